@@ -1,0 +1,298 @@
+"""The recipe of a dataset refresh: a model per section, and under each field what it means."""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from assay.pipelines.prompts import budget_of
+from assay.pipelines.settings import LocalPath, ModelName, Section, load, recipe_hash, resolved_json
+
+__all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Duplicates", "Export", "Format",
+           "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Shortcut", "Source",
+           "SuspectGold", "Table", "load", "recipe_hash", "resolved_json"]  # fmt: skip
+
+Filter = Literal[
+    "format", "answer", "duplicates", "contamination", "shortcut", "difficulty", "suspect_gold", "selection"
+]
+Action = Literal["keep", "drop", "reformulate"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _valid_mode(mode: str) -> str:
+    budget_of(mode)
+    return mode
+
+
+def _valid_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return pattern
+
+
+Mode = Annotated[str, AfterValidator(_valid_mode)]
+Pattern = Annotated[str, AfterValidator(_valid_pattern)]
+
+
+class Table(Section):
+    """Rows of a file, or of a data set on the Hub, and which of their fields are what.
+
+    A field is named as it is in the file; `other.source` or `prompt.0.content` reaches inside. Where a text
+    may be built, `{name}` stands for a field: `"{body} {question}"`.
+    """
+
+    name: str
+    """What decisions, reports and cards call it."""
+    path: LocalPath | None = None
+    """JSONL, JSON, CSV, TSV or Parquet, also `.gz`; or a folder that `datasets.load_dataset` opens."""
+    hub: str | None = None
+    """Name on the Hugging Face Hub, instead of `path`."""
+    config: str | None = None
+    """Configuration of the data set on the Hub or in the folder."""
+    split: str = "train"
+    """Split of the data set on the Hub or in the folder."""
+    revision: str | None = None
+    """Commit or tag on the Hub; for a file, what its publisher calls this version."""
+    problem: str | tuple[str, ...]
+    """Field of the problem, several to join with a space, or a text with `{field}` in it."""
+    answer: str | tuple[str, ...] | None = None
+    """Field of the gold; of several, the first that is not empty."""
+    answer_is: Literal["text", "list", "index"] = "text"
+    """`list`: several golds, joined with ", "; `index`: place in the options from 0, becomes a letter."""
+    answer_pattern: Pattern | None = None
+    """The gold is the first group (or all) of this expression's last match in the answer."""
+    options: str | None = None
+    """Field of the options: a list, a map of labels to options, or lists `text` and `label`."""
+    key: str | None = None
+    """Field that identifies a row; without it the row's text does."""
+    where: dict[str, str | int | float | bool] = Field(default={})
+    """Only rows whose fields have these values are read."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "Table":
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("give either path or hub")
+        if self.answer_is == "index" and self.options is None:
+            raise ValueError("answer_is = 'index' needs options")
+        return self
+
+
+class Source(Table):
+    """A pool of problems to curate."""
+
+    kind: Literal["math", "code"] = "math"
+    """How answers are checked: by the mathematical verifier, or by running `tests`."""
+    tests: str | None = None
+    """Field of the tests that a program must pass."""
+    license: str | None = None
+    """The licence, or `{field}`."""
+    domain: str | None = None
+    """The subject, or `{field}`."""
+    language: str = "en"
+    """ISO 639-1 code, or `{field}`."""
+    policy: dict[str, str | int | float | bool] = Field(default={})
+    """How the verifier compares this source's answers: fields of `verify.Policy`."""
+
+
+class Benchmark(Table):
+    """Problems that must not be trained on; `split` is usually test."""
+
+    split: str = "test"
+    """Split of the data set on the Hub or in the folder."""
+
+
+class Format(Section):
+    """What becomes of each format; choices and proofs are dropped as in Kimi k1.5, section 2.1."""
+
+    open: Action = "keep"
+    """A question with one answer to find."""
+    multiple_choice: Action = "drop"
+    """Options in the text or apart; `reformulate` asks for the option's value where the stem stands alone."""
+    true_false: Action = "drop"
+    """Yes or no, true or false."""
+    proof: Action = "drop"
+    """A proof or an explanation is asked for."""
+    multi_part: Action = "drop"
+    """Several questions in one."""
+    figure: Action = "drop"
+    """A figure is needed and missing."""
+
+
+class Answer(Section):
+    """Which golds can be verified."""
+
+    max_chars: Count = 100
+    """Longest gold, characters (Big-Math)."""
+
+
+class Duplicates(Section):
+    """When two problems are one."""
+
+    threshold: Share = 0.8
+    """Jaccard similarity of near duplicates."""
+
+
+class Contamination(Section):
+    """How problems are compared with the benchmarks."""
+
+    embeddings: ModelName | None = None
+    """Sentence embedding model for paraphrases and translations; none: the stages that need no model."""
+
+
+class Model(Section):
+    """The model whose pass rate is the difficulty, and how it is sampled."""
+
+    path: ModelName
+    """Folder, or name on the Hub."""
+    engine: Literal["vllm", "openai", "replay"] = "vllm"
+    """`vllm` in this process, `openai` for servers at `urls`, `replay` for what the store has recorded."""
+    urls: tuple[str, ...] = ()
+    """Base addresses of the servers; work is spread over them."""
+    mode: Mode = "think"
+    """`think`, `direct` or `budget=N`."""
+    instruction: str | None = "Put your final answer within \\boxed{}."
+    """Appended to every problem."""
+    max_model_len: Count = 8192
+    """Tokens of prompt and completion together."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """High, so that the samples differ."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus; 1 is the whole distribution."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """0 is the whole distribution."""
+    max_tokens: Count = 4096
+    """Longest completion; a longer one counts as truncated, never as wrong."""
+    seed: int = 0
+    """Every sample's own seed derives from it."""
+
+    @model_validator(mode="after")
+    def _servers(self) -> "Model":
+        if (self.engine == "openai") != bool(self.urls):
+            raise ValueError("urls and engine = 'openai' belong together")
+        return self
+
+
+class Difficulty(Section):
+    """The band of pass rates that is kept."""
+
+    samples: Count = 8
+    """Completions a problem."""
+    band: tuple[Share, Share] = (0.2, 0.8)
+    """Lowest and highest pass rate, correct / (correct + wrong)."""
+    inclusive: Literal["both", "low", "high", "neither"] = "both"
+    """Which ends of the band belong to it."""
+    unknown: Literal["drop", "keep"] = "drop"
+    """What becomes of problems without one verdict."""
+    adaptive: bool = False
+    """Sample on, to `max_samples`, while the interval straddles an end of the band."""
+    max_samples: Count = 64
+    """Most completions a problem when adaptive."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Difficulty":
+        if self.band[0] > self.band[1]:
+            raise ValueError(f"band {list(self.band)}: the lower end comes first")
+        return self
+
+
+class Shortcut(Section):
+    """Answers that need no thought (Kimi k1.5, section 2.1)."""
+
+    samples: Count = 8
+    """Direct answers a problem; one right one rejects it."""
+    max_tokens: Count = 64
+    """Longest direct answer: room for the answer, none for a chain of thought."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Of the direct answers."""
+
+
+class SuspectGold(Section):
+    """When a model's agreement with itself speaks against the gold."""
+
+    min_share: Share = 0.6
+    """Share of the scored samples that give the same wrong answer."""
+    min_samples: Count = 4
+    """Fewest scored samples that can speak."""
+
+
+class Selection(Section):
+    """The last cut."""
+
+    size: Count | None = None
+    """Problems to keep; all when not given."""
+    seed: int = 0
+    """Decides which, with the problem's id."""
+    balance: Literal["none", "domain", "source", "language", "bucket"] = "domain"
+    """Groups that get equal room; bucket is the difficulty's."""
+
+
+class Export(Section):
+    """What to write for other trainers after a refresh."""
+
+    formats: tuple[Literal["trl", "verl", "openrlhf", "hub"], ...] = ()
+    """Which."""
+    folder: LocalPath | None = None
+    """Where; the store's own folder when not given."""
+
+
+NEEDS_MODEL: tuple[Filter, ...] = ("shortcut", "difficulty", "suspect_gold")
+
+
+class RefreshRecipe(Section):
+    """Which problems come from where, and what a problem must be to stay."""
+
+    name: str
+    """Of the curated set."""
+    store: LocalPath
+    """Folder of the store; made when it is not there."""
+    variables: dict[str, str] = Field(default={})
+    """Texts for `${name}`; `--set name=value` changes one."""
+    sources: Annotated[tuple[Source, ...], Field(min_length=1)]
+    """In order of trust: of duplicates, the first is kept."""
+    benchmarks: tuple[Benchmark, ...] = ()
+    """What the pool must not contain."""
+    ladder: tuple[Filter, ...] = (
+        *("format", "answer", "duplicates", "contamination"),
+        *("shortcut", "difficulty", "suspect_gold", "selection"),
+    )
+    """Filters in the order in which they run."""
+    format: Format = Format()
+    answer: Answer = Answer()
+    duplicates: Duplicates = Duplicates()
+    contamination: Contamination = Contamination()
+    model: Model | None = None
+    difficulty: Difficulty = Difficulty()
+    shortcut: Shortcut = Shortcut()
+    suspect_gold: SuspectGold = SuspectGold()
+    selection: Selection = Selection()
+    export: Export = Export()
+
+    @model_validator(mode="after")
+    def _whole(self) -> "RefreshRecipe":
+        for what, names in (
+            ("sources", [s.name for s in self.sources]),
+            ("benchmarks", [b.name for b in self.benchmarks]),
+            ("ladder", self.ladder),
+        ):
+            if twice := _twice(names):
+                raise ValueError(f"{what} has '{twice}' twice; each name once")
+        if "contamination" in self.ladder and not self.benchmarks:
+            raise ValueError(
+                "ladder has 'contamination' and there are no [[benchmarks]]: add them or take it out"
+            )
+        if self.model is None and (needy := [f for f in self.ladder if f in NEEDS_MODEL]):
+            raise ValueError(
+                f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out"
+            )
+        return self
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    return next((n for n in names if n in seen or seen.add(n)), None)  # type: ignore[func-returns-value]
