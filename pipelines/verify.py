@@ -1,0 +1,267 @@
+"""Grading of completions against gold answers: extraction, exact cheap comparison, then math-verify in a pool.
+
+    with Verifier(workers=2, deadline_s=5.0) as verifier:
+        verdict = verifier.grade("\\\\frac{1}{2}", "... the answer is \\\\boxed{0.5}")
+
+Statuses: `correct`, `wrong`; `unverifiable` (the gold cannot be read, or a side is too large to evaluate); `timeout`
+(the deadline passed, or the worker died); `truncated` (the sampler ran out of tokens before a final boxed answer).
+A wrong verdict without an answer carries the reason `no_answer` or `answer_only_in_thinking`.
+
+Not protected from: two different formulas that agree at every test point; a right answer in words other than the
+gold's; a correct answer beside extra text inside the box.
+"""
+
+import asyncio
+import importlib.metadata
+import re
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from assay.pipelines.answer_extraction import Extraction, extract, strip_thinking
+from assay.pipelines.answer_text import canonical, is_prose
+from assay.pipelines.equivalence import Policy, compare, list_length
+from assay.pipelines.process_pool import ItemTimeout, ProcessPool
+from assay.pipelines.quantity import ExpressionTooLarge, quantity
+
+__all__ = ["VERSION", "Policy", "Verdict", "Verifier"]
+
+VERSION = "1"
+CACHE_ENTRIES = 200_000
+_Key = tuple[str, str, Policy]
+
+
+class Verdict(NamedTuple):
+    """One grading: `status`, the answer as extracted, why, and the seconds it took."""
+
+    status: str
+    extracted: str | None = None
+    reason: str | None = None
+    seconds: float = 0.0
+
+
+class Verifier:
+    """Grades completions; the same verdict from every thread and from async code.
+
+    Args:
+        workers: processes for symbolic comparison; none is started before an item needs one.
+        deadline_s: wall-clock seconds for one symbolic comparison.
+
+    Raises:
+        WorkerError: worker processes cannot be started (from the grading calls).
+    """
+
+    def __init__(self, workers: int = 2, deadline_s: float = 5.0) -> None:
+        self.name = f"assay-{VERSION}+math-verify-{importlib.metadata.version('math-verify')}"
+        self._pool = ProcessPool("assay.pipelines.symbolic", "answer", workers, deadline_s)
+        self._cache: dict[_Key, Verdict] = {}
+        self._running: dict[_Key, Future[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Verifier":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._pool.close()
+
+    def grade(self, gold: str, completion: str, policy: Policy | None = None, finish_reason: str | None = None,
+              starts_in_thinking: bool = False) -> Verdict:
+        """Grade one completion; see `grade_many`."""
+        return self.grade_many([(gold, completion)], policy, [finish_reason], starts_in_thinking)[0]
+
+    def grade_many(self, items: Sequence[tuple[str, str]], policies: Policy | Sequence[Policy] | None = None,
+                   finish_reasons: Sequence[str | None] | None = None,
+                   starts_in_thinking: bool = False) -> list[Verdict]:
+        """Verdicts of (gold, completion) pairs, in order.
+
+        Args:
+            items: gold answers and whole completions, thinking included.
+            policies: one for all, or one an item.
+            finish_reasons: the sampler's; "length" is `truncated`, unless thinking had ended and the final text holds
+                a complete box.
+            starts_in_thinking: the prompt opened the thinking block, so a text without `</think>` is all thinking.
+
+        Raises:
+            ValueError: policies or finish_reasons of another length than items.
+        """
+        each = policies if isinstance(policies, Sequence) else [policies or Policy()] * len(items)
+        finish = finish_reasons if finish_reasons is not None else [None] * len(items)
+        if not len(each) == len(finish) == len(items):
+            raise ValueError(f"{len(items)} items, {len(each)} policies, {len(finish)} finish reasons: lengths differ")
+        found: list[Verdict | _Pending] = [
+            self._begin(gold, completion, policy, reason, starts_in_thinking)
+            for (gold, completion), policy, reason in zip(items, each, finish, strict=True)]
+        return [self._finish(entry) if isinstance(entry, _Pending) else entry for entry in found]
+
+    async def agrade_many(self, items: Sequence[tuple[str, str]], policies: Policy | Sequence[Policy] | None = None,
+                          finish_reasons: Sequence[str | None] | None = None,
+                          starts_in_thinking: bool = False) -> list[Verdict]:
+        """`grade_many` without blocking the event loop."""
+        return await asyncio.to_thread(self.grade_many, items, policies, finish_reasons, starts_in_thinking)
+
+    def gold_fault(self, gold: str) -> str | None:
+        """Why a gold answer cannot be graded against, or None when it can."""
+        return self.gold_faults([gold])[0]
+
+    def gold_faults(self, golds: Sequence[str]) -> list[str | None]:
+        """`gold_fault` of many golds at once."""
+        found = [_plain_fault(gold) for gold in golds]
+        asked = {i: self._pool.submit({"gold": canonical(golds[i])}) for i, fault in enumerate(found) if fault == "ask"}
+        return [_fault_of(asked[i]) if i in asked else fault for i, fault in enumerate(found)]
+
+    def equivalence_classes(self, answers: Sequence[str | None], policy: Policy | None = None) -> list[int]:
+        """The class of each answer, numbered by first appearance; None and "" have no class (-1).
+
+        For majority voting: equal texts and numbers fall together at once, the rest is asked of the pool.
+        """
+        policy = policy or Policy()
+        texts = [canonical(answer) if answer else "" for answer in answers]
+        distinct = list(dict.fromkeys(text for text in texts if text))
+        pending = [(i, j, self._compare(distinct[i], distinct[j], policy))
+                   for j in range(len(distinct)) for i in range(j)]
+        root = list(range(len(distinct)))
+        for i, j, entry in pending:
+            verdict = self._finish(entry) if isinstance(entry, _Pending) else entry
+            if verdict.status == "correct":
+                root[j] = min(root[j], root[i])
+        numbers: dict[int, int] = {}
+        class_of = {text: numbers.setdefault(root[i], len(numbers)) for i, text in enumerate(distinct)}
+        return [class_of.get(text, -1) for text in texts]
+
+    def _begin(self, gold: str, completion: str, policy: Policy, finish_reason: str | None,
+               starts_in_thinking: bool) -> "Verdict | _Pending":
+        start = time.perf_counter()
+        if finish_reason != "length" and not starts_in_thinking and (fast := _integers(gold, completion)):
+            return Verdict(fast[0], fast[1], None, time.perf_counter() - start)
+        wanted = canonical(gold)
+        found = extract(completion, *_hints(wanted, policy), starts_in_thinking)
+        if finish_reason == "length" and not _complete(found, completion, starts_in_thinking):
+            return Verdict("truncated", None, "length", time.perf_counter() - start)
+        if not wanted:
+            return Verdict("unverifiable", found.text, "gold_unparsable", time.perf_counter() - start)
+        if found.text is None:
+            return Verdict("wrong", None, found.reason, time.perf_counter() - start)
+        entry = self._compare(wanted, canonical(found.text), policy)
+        if isinstance(entry, _Pending):
+            return entry._replace(extracted=found.text, start=start)
+        return entry._replace(extracted=found.text, seconds=time.perf_counter() - start)
+
+    def _compare(self, gold: str, predicted: str, policy: Policy) -> "Verdict | _Pending":
+        """Cheap comparison of canonical texts; what only mathematics can tell is queued, equal pairs once."""
+        key = (gold, predicted, policy)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        try:
+            same = compare(gold, predicted, policy)
+        except ExpressionTooLarge:
+            return self._remember(key, Verdict("unverifiable", None, "expression_too_large"))
+        if same is not None:
+            return self._remember(key, _verdict(same, gold, predicted))
+        with self._lock:
+            if (future := self._running.get(key)) is None:
+                future = self._running[key] = self._pool.submit(
+                    {"gold": gold, "prediction": predicted, "policy": asdict(policy)})
+        return _Pending(key, future)
+
+    def _finish(self, entry: "_Pending") -> Verdict:
+        gold, predicted, _ = entry.key
+        try:
+            answer = entry.future.result()
+        except ItemTimeout:
+            verdict = Verdict("timeout", None, "deadline")
+        else:
+            reason = answer.get("reason")
+            verdict = Verdict("unverifiable", None, reason) if reason else _verdict(answer["equal"], gold, predicted)
+            self._remember(entry.key, verdict)
+        with self._lock:
+            self._running.pop(entry.key, None)
+        return verdict._replace(extracted=entry.extracted, seconds=time.perf_counter() - entry.start)
+
+    def _remember(self, key: _Key, verdict: Verdict) -> Verdict:
+        with self._lock:
+            while len(self._cache) >= CACHE_ENTRIES:
+                del self._cache[next(iter(self._cache))]
+            self._cache[key] = verdict
+        return verdict
+
+
+class _Pending(NamedTuple):
+    """An item whose comparison runs in the pool."""
+
+    key: _Key
+    future: "Future[dict[str, Any]]"
+    extracted: str | None = None
+    start: float = 0.0
+
+
+_BOX = "\\boxed{"
+
+
+def _integers(gold: str, completion: str) -> tuple[str, str] | None:
+    """(status, answer) when the gold is digits and the answer one box, or a text, of digits; else None."""
+    if not (gold.isascii() and gold.isdigit()):
+        return None
+    start = completion.rfind(_BOX)
+    if start < 0:
+        token = completion.strip()
+    elif "think" in completion or "<answer" in completion or completion.find("box", 0, start) >= 0:
+        return None
+    else:
+        token = completion[start + 7:completion.find("}", start)]
+    if not (token.isascii() and token.removeprefix("-").isdigit()):
+        return None
+    same = token == gold or token.lstrip("0") == gold.lstrip("0")
+    return ("correct" if same else "wrong"), token
+
+
+def _hints(gold: str, policy: Policy) -> tuple[int, bool]:
+    if gold.isdigit():
+        return 0, False
+    try:
+        return list_length(gold), policy.letters and len(gold) == 1 and "A" <= gold <= "J"
+    except ExpressionTooLarge:
+        return 0, False
+
+
+def _complete(found: Extraction, completion: str, starts_in_thinking: bool) -> bool:
+    """A truncated completion still counts when its thinking had ended before a complete final box."""
+    return found.boxed and bool(strip_thinking(completion, starts_in_thinking).strip())
+
+
+def _verdict(same: bool, gold: str, predicted: str) -> Verdict:
+    if same:
+        return Verdict("correct")
+    if is_prose(gold):
+        return Verdict("unverifiable", None, "gold_is_prose")
+    several = re.search("[,;±]", predicted) and list_length(predicted) > 1 >= list_length(gold)
+    return Verdict("wrong", None, "multiple_answers" if several else None)
+
+
+def _plain_fault(gold: str) -> str | None:
+    """A fault that needs no parser, None for a sound gold, "ask" when the pool must look."""
+    text = canonical(gold)
+    if not text:
+        return "empty"
+    if is_prose(text):
+        return "prose, which only the same words can match"
+    if text.count("{") != text.count("}"):
+        return "unbalanced braces"
+    try:
+        return None if quantity(text) is not None else "ask"
+    except ExpressionTooLarge:
+        return "too large to be evaluated"
+
+
+def _fault_of(future: "Future[dict[str, Any]]") -> str | None:
+    try:
+        answer = future.result()
+    except ItemTimeout:
+        return "reading it passed the deadline"
+    return answer.get("fault") or answer.get("reason")
