@@ -1,0 +1,262 @@
+"""What every figure shares: colours, the Vega-Lite configuration, axes, scales and banded lines, and the PNG.
+
+A chart names its colours as CSS variables (`var(--blue)`), so that one specification serves the light page,
+the dark page and print; `png` replaces them with the light values of `COLOURS`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+__all__ = [
+    "CATEGORIES",
+    "COLOURS",
+    "CONFIG",
+    "Figure",
+    "Log2Axis",
+    "banded",
+    "colour",
+    "inline",
+    "ordered",
+    "percents",
+    "png",
+    "share_scale",
+    "specs",
+    "spread",
+]
+
+# name: (light, dark). Categories after Okabe and Ito, lightened for the dark page; the ramp grows with k.
+COLOURS = {
+    "paper": ("#ffffff", "#14171c"),
+    "panel": ("#f6f7f9", "#1c2027"),
+    "ink": ("#1a1e24", "#e8ebf0"),
+    "soft": ("#59626e", "#a3adba"),
+    "line": ("#dfe3e8", "#323944"),
+    "faint": ("#c3cad3", "#4a5361"),
+    "blue": ("#0069a8", "#5bb5f0"),
+    "orange": ("#c8500a", "#ff9d5c"),
+    "green": ("#00795a", "#45cfa0"),
+    "pink": ("#ae4d86", "#eaa0cb"),
+    "gold": ("#8f6a00", "#e8bd4a"),
+    "ramp1": ("#6fb1d8", "#3d77a8"),
+    "ramp2": ("#3d8dc4", "#5a9bd0"),
+    "ramp3": ("#1f69a8", "#82bdea"),
+    "ramp4": ("#124a82", "#b0d9f6"),
+    "ramp5": ("#0a2c57", "#e2f2fd"),
+}
+CATEGORIES = [f"var(--{name})" for name in ("blue", "orange", "green", "pink", "gold")]
+SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
+
+_FONT = "Inter, 'Segoe UI', Helvetica, Arial, sans-serif"
+_LABELS = {
+    "labelColor": "var(--soft)",
+    "titleColor": "var(--soft)",
+    "labelFont": _FONT,
+    "titleFont": _FONT,
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+    "titleFontWeight": "normal",
+}
+_LINES = {"gridColor": "var(--line)", "domainColor": "var(--faint)", "tickColor": "var(--faint)"}
+_LEGEND = {
+    "orient": "top",
+    "title": None,
+    "labelLimit": 260,
+    "symbolSize": 70,
+    "offset": 6,
+    "columnPadding": 14,
+}
+CONFIG: dict[str, Any] = {
+    "background": "transparent",
+    "font": _FONT,
+    "view": {"stroke": None},
+    "axis": {**_LABELS, **_LINES, "titlePadding": 8, "labelPadding": 5},
+    "axisX": {"grid": False, "labelFlush": False},
+    "axisY": {"domain": False, "ticks": False},
+    "legend": {**_LABELS, **_LEGEND, "symbolStrokeWidth": 2},
+    "title": {
+        "color": "var(--ink)",
+        "subtitleColor": "var(--soft)",
+        "font": _FONT,
+        "subtitleFont": _FONT,
+        "fontSize": 13,
+        "subtitleFontSize": 11,
+        "fontWeight": 600,
+        "anchor": "start",
+        "frame": "group",
+        "offset": 10,
+    },
+    "mark": {"color": "var(--blue)"},
+    "rule": {"color": "var(--blue)"},
+    "text": {"color": "var(--soft)", "font": _FONT, "fontSize": 12},
+    "style": {"reference": {"color": "var(--soft)", "strokeWidth": 1, "strokeDash": [4, 3]}},
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its panels are altair charts without a width, `numbers` is everything behind them."""
+
+    name: str
+    title: str
+    caption: str
+    panels: list[Any]
+    numbers: pl.DataFrame
+    columns: int = 1  # panels in a row of the PNG
+
+
+def specs(figure: Figure) -> list[dict[str, Any]]:
+    """One Vega-Lite specification a panel, as wide as the element it is put into."""
+    return [panel.properties(width="container").to_dict() for panel in figure.panels]
+
+
+def png(figure: Figure, scale: float = 2.0) -> bytes:
+    """The figure as a PNG on white, `scale` pixels a point, panels in rows of `figure.columns`."""
+    import altair as alt
+    import vl_convert
+
+    width = 620 if figure.columns == 1 else 330
+    panels = [panel.properties(width=width) for panel in figure.panels]
+    whole = alt.concat(*panels, columns=figure.columns, spacing=28)
+    whole = whole.resolve_scale(color="independent", shape="independent", fill="independent")
+    title = {"text": figure.title, "fontSize": 15, "offset": 16}
+    config = {**CONFIG, "background": "var(--paper)"}
+    spec = json.dumps({**whole.to_dict(), "title": title, "padding": 18, "config": config})
+    painted = re.sub(r"var\(--(\w+)\)", lambda found: COLOURS[found[1]][0], spec)
+    return bytes(vl_convert.vegalite_to_png(painted, scale=scale))
+
+
+def inline(frame: pl.DataFrame) -> Any:
+    """Rows inlined as JSON; NaN and infinities, which JSON has not, become null."""
+    import altair as alt
+
+    floats = pl.selectors.float()
+    return alt.InlineData(values=frame.with_columns(pl.when(floats.is_finite()).then(floats)).to_dicts())
+
+
+@dataclass(frozen=True)
+class Log2Axis:
+    """A base-2 logarithmic x axis over `values` of `column`.
+
+    0, which has no logarithm, stands one step left of the least positive value, behind a dotted line.
+    """
+
+    column: str
+    title: str
+    values: list[float]
+
+    @classmethod
+    def over(cls, frame: pl.DataFrame, column: str, title: str) -> Log2Axis:
+        """The axis over the distinct values (k, or token budgets) of a column."""
+        return cls(column, title, sorted(set(frame[column].to_list())))
+
+    @property
+    def zero(self) -> float:
+        """Where 0 is drawn."""
+        return min((value for value in self.values if value > 0), default=2) / 2
+
+    def chart(self, frame: pl.DataFrame) -> Any:
+        """A chart over `frame` whose x is set."""
+        import altair as alt
+
+        place = pl.when(pl.col(self.column) > 0).then(pl.col(self.column)).otherwise(self.zero)
+        return alt.Chart(inline(frame.with_columns(x=place.cast(pl.Float64)))).encode(x=self._x())
+
+    def _x(self) -> Any:
+        import altair as alt
+
+        places = [value if value > 0 else self.zero for value in self.values]
+        label = "format(datum.value, ',')"
+        if 0 in self.values:
+            label = f"datum.value <= {self.zero} ? '0' : {label}"
+        domain = [min(places) / 1.2, max(places) * 1.2]
+        axis = alt.Axis(values=places, labelExpr=label, labelOverlap="greedy")
+        scale = alt.Scale(type="log", base=2, nice=False, domain=domain)
+        return alt.X("x:Q", title=self.title, scale=scale, axis=axis)
+
+    def zero_mark(self) -> list[Any]:
+        """The dotted line between 0 and the rest, where the axis stops being logarithmic; [] without a 0."""
+        import altair as alt
+
+        if 0 not in self.values or len(self.values) == 1:
+            return []
+        place = alt.InlineData(values=[{"x": self.zero * math.sqrt(2)}])
+        return [alt.Chart(place).mark_rule(style="reference").encode(x=self._x())]
+
+
+def banded(frame: pl.DataFrame, axis: Log2Axis, y: Any, colours: Any, shapes: Any) -> Any:
+    """Lines through `estimate` with points, in bands from `low` to `high`; y encodes `low`."""
+    import altair as alt
+
+    base = axis.chart(frame).encode(color=colours)
+    band = base.mark_area(opacity=0.16).encode(y=y, y2="high:Q")
+    whiskers = base.mark_rule(opacity=0.4).encode(y=y, y2="high:Q")
+    line = base.mark_line(strokeWidth=2).encode(y="estimate:Q")
+    counts = [alt.Tooltip(f"{name}:Q", format=",") for name in ("k", "budget") if name in frame.columns]
+    tooltip = ["model:N", *counts, *percents("estimate", "low", "high")]
+    points = base.mark_point(filled=True, size=46, opacity=1)
+    points = points.encode(y="estimate:Q", shape=shapes, tooltip=tooltip)
+    return alt.layer(*axis.zero_mark(), band, whiskers, line, points)
+
+
+def colour(column: str, names: Sequence[str], colours: Sequence[str] = CATEGORIES, legend: Any = None) -> Any:
+    """Colours for `names` in order; a name keeps its colour in every panel given the same `names`."""
+    import altair as alt
+
+    wide = len(names) > 1 and sum(map(len, names)) > 34
+    legend = legend or alt.Legend(columns=1 if wide else 0, symbolOpacity=1)
+    return alt.Color(
+        f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(colours, names)), legend=legend
+    )
+
+
+def shape(column: str, names: Sequence[str]) -> Any:
+    """Point shapes for `names`, so that no line is told apart by colour alone."""
+    import altair as alt
+
+    return alt.Shape(f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(SHAPES, names)))
+
+
+def _cycle(values: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [values[i % len(values)] for i in range(len(names))]
+
+
+def share_scale(highs: pl.Series) -> Any:
+    """From 0 to the tenth above the greatest value, at most 1."""
+    import altair as alt
+
+    top = max((value for value in highs.to_list() if value is not None and math.isfinite(value)), default=1.0)
+    return alt.Scale(domain=[0, min(1.0, math.ceil(top * 10 + 0.2) / 10)], nice=False)
+
+
+def percents(*columns: str, sign: str = "") -> list[Any]:
+    """Tooltip lines in per cent."""
+    import altair as alt
+
+    return [alt.Tooltip(f"{column}:Q", format=f"{sign}.1%") for column in columns]
+
+
+def spread(values: Sequence[int], count: int) -> list[int]:
+    """At most `count` of `values`, evenly spaced, first and last among them (the middle for 1)."""
+    if len(values) <= count:
+        return list(values)
+    if count == 1:
+        return [values[len(values) // 2]]
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+def ordered(frame: pl.DataFrame, column: str) -> list[str]:
+    """Distinct values in order of appearance."""
+    return list(frame[column].unique(maintain_order=True))
+
+
+def thousands(column: str) -> pl.Expr:
+    """Whole numbers as text with commas."""
+    return pl.col(column).map_elements(lambda value: f"{value:,}", return_dtype=pl.String)

@@ -1,0 +1,386 @@
+"""The report's figures: each takes a frame and gives a `Figure` of Vega-Lite charts made by altair."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from assay.eval.charts import (
+    CATEGORIES,
+    Figure,
+    Log2Axis,
+    banded,
+    colour,
+    inline,
+    ordered,
+    percents,
+    shape,
+    share_scale,
+    spread,
+    thousands,
+)
+
+__all__ = [
+    "budgets",
+    "curves",
+    "difference",
+    "distillation",
+    "four_way",
+    "funnel",
+    "headline",
+    "outcomes",
+    "pass_rates",
+    "training",
+]
+
+MAX_POINTS = 300  # steps drawn in a training panel; longer runs are averaged over equal spans
+RATIO_FLOOR = 1e-8  # below float32's resolution: where a ratio error of 0 is drawn on the logarithmic axis
+KS = "k (samples a problem, log2 scale)"
+SHARE = "share of problems"
+PERCENT = {"format": ".0%", "tickCount": 5}
+KEPT = ["kept", "removed"]
+ENDINGS = ["natural", "forced", "truncated"]
+
+# Panel title, y axis with its unit, pattern over metric names; a metric goes to the first panel that matches.
+PANELS = (
+    ("Throughput", "tokens / s", r"tokens?_?(/|per_?)s"),
+    ("Clip share", "share of tokens", r"clip"),
+    ("KL divergence", "nats a token", r"(^|[/_.])kl"),
+    ("Entropy", "nats a token", r"entropy"),
+    ("Ratio error", "max |ratio − 1|, log scale", r"ratio.*err|mismatch"),
+    ("Importance ratio", "ratio", r"ratio"),
+    ("Samples without a verdict", "share of samples", r"truncat|unverif|timeout|masked"),
+    ("Groups", "share, or pass rate", r"group|pass_?rate|pass@|solved|zero_std|all_(right|wrong)|accuracy"),
+    ("Reward", "reward", r"reward"),
+    ("Completion length", "tokens", r"length|(^|[/_.])tokens"),
+    ("Loss", "loss", r"loss"),
+    ("Gradient norm", "L2 norm", r"grad"),
+)
+ORDER = (
+    *("Reward", "Groups", "Entropy", "KL divergence", "Ratio error", "Importance ratio", "Clip share"),
+    *("Completion length", "Samples without a verdict", "Throughput", "Loss", "Gradient norm"),
+)
+
+
+def headline(values: pl.DataFrame) -> Figure:
+    """Points with intervals: `metric, model, value, low, high`."""
+    import altair as alt
+
+    models = ordered(values, "model")
+    axis = alt.Axis(format=".0%", grid=True, tickCount=6)
+    x = alt.X("low:Q", title=SHARE, axis=axis, scale=share_scale(values["high"]))
+    base = alt.Chart(inline(values)).encode(
+        y=alt.Y("metric:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=140)),
+        yOffset=alt.YOffset("model:N", sort=models),
+        color=colour("model", models),
+        tooltip=["metric:N", "model:N", *percents("value", "low", "high")],
+    )
+    spans = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x, x2="high:Q")
+    points = base.mark_point(filled=True, size=80, opacity=1).encode(
+        x="value:Q", shape=shape("model", models)
+    )
+    chart = (spans + points).properties(height=24 * values.height + 10)
+    return Figure(
+        "headline", "Headline accuracy", "Points are estimates, bars their intervals.", [chart], values
+    )
+
+
+def funnel(frame: pl.DataFrame) -> Figure:
+    """Rows kept and removed by each filter: `filter, rows_in, rows_out, reasons`, in the order they ran."""
+    import altair as alt
+
+    frame = frame.with_columns(removed=pl.col("rows_in") - pl.col("rows_out"))
+    label = pl.format("{} kept, {} removed", thousands("rows_out"), thousands("removed"))
+    name = pl.col("filter").str.replace_all("_", " ")
+    rows = frame.select(name, pl.col("rows_out").alias("kept"), "removed", label=label)
+    parts = _ranked(rows.unpivot(KEPT, index="filter", variable_name="part", value_name="rows"), "part", KEPT)
+    axis = alt.Axis(labels=False, ticks=False, domain=False)
+    y = alt.Y("filter:N", sort=rows["filter"].to_list(), title=None, axis=axis)
+    x = alt.X("rows:Q", title="rows", axis=alt.Axis(format="~s", tickCount=5))
+    bars = alt.Chart(inline(parts)).mark_bar(height=12, yOffset=9)
+    bars = bars.encode(
+        y=y, x=x, color=_kept(), order="rank:Q", tooltip=["filter:N", "part:N", _count("rows")]
+    )
+    text = alt.Chart(inline(rows)).encode(y=y)
+    names = text.mark_text(align="left", dy=-7, fontWeight=600, color="var(--ink)")
+    counts = text.mark_text(align="right", dy=-7).encode(x=alt.value("width"), text="label:N")
+    chart = (bars + names.encode(x=alt.value(0), text="filter:N") + counts).properties(
+        height=42 * frame.height
+    )
+    first, last = int(frame["rows_in"][0]), int(frame["rows_out"][-1])
+    caption = f"{last:,} of {first:,} rows ({last / max(first, 1):.1%}) passed every filter."
+    return Figure("funnel", "Rows through the filters", caption, [chart], frame)
+
+
+def _kept() -> Any:
+    import altair as alt
+
+    return alt.Color("part:N", scale=alt.Scale(domain=KEPT, range=["var(--blue)", "var(--faint)"]))
+
+
+def _ranked(frame: pl.DataFrame, column: str, names: Sequence[str]) -> pl.DataFrame:
+    """With `rank`, the place of `column` in `names`: the order in which parts are stacked."""
+    return frame.with_columns(
+        rank=pl.col(column).replace_strict(names, range(len(names)), return_dtype=pl.Int8)
+    )
+
+
+def _count(column: str) -> Any:
+    import altair as alt
+
+    return alt.Tooltip(f"{column}:Q", format=",")
+
+
+def pass_rates(frame: pl.DataFrame, band: tuple[float, float] | None) -> Figure:
+    """Histogram of `problem_id, pass_rate, kept`, stacked by kept, with the band shaded."""
+    import altair as alt
+
+    known = frame.drop_nulls("pass_rate")
+    part = pl.when(pl.col("kept")).then(pl.lit("kept")).otherwise(pl.lit("removed"))
+    bars = known.group_by(*_bins(known["pass_rate"]), part.alias("part")).agg(problems=pl.len())
+    scale = alt.Scale(domain=[-0.04, 1.04], nice=False)
+    axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1], format="~g")
+    title = "pass rate (correct / verified samples)"
+    x = alt.X("left:Q", bin="binned", title=title, scale=scale, axis=axis)
+    y = alt.Y("problems:Q", title="problems", axis=alt.Axis(format="~s", tickCount=5))
+    tooltip = [alt.Tooltip("pass_rate:Q", format=".3~f"), "part:N", _count("problems")]
+    chart = alt.Chart(inline(_ranked(bars.sort("left"), "part", KEPT))).mark_bar()
+    chart = chart.encode(x=x, x2="right:Q", y=y, color=_kept(), order="rank:Q", tooltip=tooltip)
+    caption = (
+        f"{known.height:,} problems with a pass rate; {frame.height - known.height:,} unknown, not drawn."
+    )
+    if band is not None:
+        inside = known["pass_rate"].is_between(*band).sum() / max(known.height, 1)
+        caption += f" {inside:.1%} of the known lie in the band from {band[0]:g} to {band[1]:g} (shaded)."
+    layers = [*_band_marks(band), chart]
+    return Figure("pass_rates", "Pass rates", caption, [alt.layer(*layers).properties(height=240)], frame)
+
+
+def _band_marks(band: tuple[float, float] | None) -> list[Any]:
+    import altair as alt
+
+    if band is None:
+        return []
+    edges = alt.InlineData(values=[{"low": band[0], "high": band[1], "label": "band"}])
+    base = alt.Chart(edges).encode(x="low:Q")
+    label = base.mark_text(align="left", dx=5, dy=8).encode(y=alt.value(0), text="label:N")
+    area = base.mark_rect(color="var(--green)", opacity=0.12).encode(x2="high:Q")
+    edge = base.mark_rule(style="reference")
+    return [area, edge, edge.encode(x="high:Q"), label]
+
+
+def _bins(rates: pl.Series) -> list[pl.Expr]:
+    """Bars at the exact rates when few (8 samples give 9), else twenty equal bins, the last one closed."""
+    exact = rates.unique().sort().to_list()
+    gap = min((b - a for a, b in pairwise(exact)), default=1.0)
+    if len(exact) <= 21 and gap >= 0.02:
+        middle, half = pl.col("pass_rate"), min(0.4 * gap, 0.03)
+    else:
+        middle, half = ((pl.col("pass_rate") * 20).floor().clip(upper_bound=19) + 0.5) / 20, 0.0225
+    return [middle.alias("pass_rate"), (middle - half).alias("left"), (middle + half).alias("right")]
+
+
+def training(steps: pl.DataFrame) -> Figure:
+    """Small multiples of `step, metric, value`: thin as recorded, thick a centred rolling mean."""
+    groups: dict[str, list[str]] = {title: [] for title in ORDER}
+    metrics = ordered(steps, "metric")
+    for metric in metrics:
+        title = next((name for name, _, pattern in PANELS if re.search(pattern, metric, re.IGNORECASE)), None)
+        if title and len(groups[title]) < len(CATEGORIES):
+            groups[title].append(metric)
+    panels = [_training_panel(steps, title, names) for title, names in groups.items() if names]
+    caption = "Thin lines as recorded, thick lines a rolling mean over a twentieth of the run."
+    drawn = {name for names in groups.values() for name in names}
+    if left_over := [metric for metric in metrics if metric not in drawn]:
+        caption += f" In the files only: {', '.join(left_over)}."
+    return Figure("training", "Training curves", caption, panels, steps, columns=3)
+
+
+def _training_panel(steps: pl.DataFrame, title: str, metrics: list[str]) -> Any:
+    import altair as alt
+
+    frame = steps.filter(pl.col("metric").is_in(metrics)).with_columns(pl.col("value").cast(pl.Float64))
+    axis: dict[str, Any] = {"format": ".4~g", "tickCount": 5}
+    scale: dict[str, Any] = {"zero": False}
+    if title == "Ratio error":
+        frame = frame.with_columns(pl.col("value").abs().clip(lower_bound=RATIO_FLOOR))
+        decades = _decades(frame["value"])
+        axis, scale = (
+            {"format": ".0e", "values": decades},
+            {"type": "log", "domain": [decades[0], decades[-1]]},
+        )
+    frame = thinned(frame)
+    tooltip = [
+        "step:Q",
+        "metric:N",
+        *[alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "smooth")],
+    ]
+    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format=",~f", tickCount=5))
+    legend = alt.Legend(orient="bottom", symbolOpacity=1, columns=2, labelLimit=130, offset=4)
+    base = alt.Chart(inline(frame)).encode(
+        x=x, color=colour("metric", metrics, legend=legend), tooltip=tooltip
+    )
+    y = alt.Y(
+        "value:Q", title=next(unit for name, unit, _ in PANELS if name == title), scale=scale, axis=axis
+    )
+    raw = base.mark_line(strokeWidth=1, opacity=0.4).encode(y=y)
+    point = {"size": 30} if frame["step"].n_unique() < 3 else False  # a line needs two steps to be seen
+    smooth = base.mark_line(strokeWidth=2, point=point).encode(y="smooth:Q")
+    return (raw + smooth).properties(height=170, title=title)
+
+
+def _decades(values: pl.Series) -> list[float]:
+    """The powers of ten that enclose the finite values."""
+    finite = [value for value in values.to_list() if value is not None and math.isfinite(value)] or [
+        RATIO_FLOOR
+    ]
+    low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
+    return [10.0**power for power in range(low, max(high, low + 1) + 1)]
+
+
+def thinned(frame: pl.DataFrame) -> pl.DataFrame:
+    """`step, metric, value, smooth`: at most `MAX_POINTS` spans of steps, averaged; a rolling mean."""
+    first, last = int(frame["step"].min()), int(frame["step"].max())  # type: ignore[arg-type]
+    span = math.ceil((last - first + 1) / MAX_POINTS)
+    start = (pl.col("step") - first) // span * span + first
+    means = frame.group_by("metric", start, maintain_order=True).agg(pl.col("value").mean())
+    means = means.sort("metric", "step")
+    window = max(1, means["step"].n_unique() // 20)
+    smooth = pl.col("value").rolling_mean(window, center=True, min_samples=1).over("metric")
+    return means.with_columns(smooth=smooth)
+
+
+def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()) -> Figure:
+    """`model, k, estimate, low, high`, a banded line a model on a log₂ axis; kind is "pass@k" or "maj@k".
+
+    `models` fixes the colours, so that a model keeps its own from one figure to the next.
+    """
+    import altair as alt
+
+    names = list(models) or ordered(frame, "model")
+    y = alt.Y("low:Q", title=f"{kind} ({SHARE})", axis=PERCENT, scale=share_scale(frame["high"]))
+    axis = Log2Axis.over(frame, "k", KS)
+    chart = banded(frame, axis, y, colour("model", names), shape("model", names)).properties(height=300)
+    last = frame.filter(pl.col("k") == frame["k"].max())
+    values = ", ".join(f"{row['model']} {row['estimate']:.1%}" for row in last.to_dicts())
+    caption = f"Bands are intervals over problems. At k = {last['k'][0]}: {values}."
+    name, title = ("pass_at_k", "pass@k") if kind == "pass@k" else ("majority", "Majority vote, maj@k")
+    return Figure(name, title, caption, [chart], frame)
+
+
+def difference(frame: pl.DataFrame) -> Figure:
+    """Trained minus base at every k, paired: `k, difference, low, high`; filled where it excludes 0."""
+    import altair as alt
+
+    clear = (pl.col("low") > 0) | (pl.col("high") < 0)
+    verdict = pl.when(clear).then(pl.lit("interval excludes 0")).otherwise(pl.lit("interval includes 0"))
+    rows = frame.sort("k").with_columns(interval=verdict)
+    base = Log2Axis.over(rows, "k", KS).chart(rows)
+    axis = alt.Axis(labelExpr="format(100 * datum.value, '+.3~g')", tickCount=6)
+    y = alt.Y("low:Q", title="trained − base (percentage points)", axis=axis, scale=alt.Scale(zero=True))
+    band = base.mark_area(opacity=0.16).encode(y=y, y2="high:Q")
+    whiskers = base.mark_rule(opacity=0.4).encode(y=y, y2="high:Q")
+    line = base.mark_line(strokeWidth=2).encode(y="difference:Q")
+    domain = ["interval excludes 0", "interval includes 0"]
+    fill = alt.Fill("interval:N", scale=alt.Scale(domain=domain, range=["var(--blue)", "var(--paper)"]))
+    tooltip = ["k:Q", *percents("difference", "low", "high", sign="+"), "interval:N"]
+    points = base.mark_point(size=64, opacity=1, stroke="var(--blue)", strokeWidth=2)
+    points = points.encode(y="difference:Q", fill=fill, tooltip=tooltip)
+    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(style="reference").encode(y="y:Q")
+    chart = (band + zero + whiskers + line + points).properties(height=260)
+    return Figure("difference", "Difference of pass@k, paired", _crossings(rows), [chart], frame)
+
+
+def _crossings(rows: pl.DataFrame) -> str:
+    """In words: where the sign of the difference changes, and where its interval excludes 0."""
+    signs = rows.filter(pl.col("difference") != 0).select("k", "difference").rows()
+    flips = [f"between k = {a} and {b}" for (a, x), (b, y) in pairwise(signs) if x * y < 0]
+    text = "Above 0 the trained model solves more, below 0 the base. The point estimates "
+    text += f"cross {' and '.join(flips)}. " if flips else "do not cross. "
+    clear = rows.filter(pl.col("interval") == "interval excludes 0")["k"].to_list()
+    return text + (
+        f"The interval excludes 0 at k = {', '.join(map(str, clear))}." if clear else "It never excludes 0."
+    )
+
+
+def budgets(frame: pl.DataFrame) -> Figure:
+    """pass@k against the thinking budget (log₂, 0 apart): a panel a model, a line a k, one y axis for all.
+
+    Reads `model, budget, k, estimate, low, high`; with more than five ks, five spread evenly are drawn.
+    """
+    import altair as alt
+
+    ks = spread(sorted(set(frame["k"].to_list())), 5)
+    names = [f"k = {k}" for k in ks]
+    rows = frame.filter(pl.col("k").is_in(ks)).with_columns(series=pl.format("k = {}", "k"))
+    axis = Log2Axis.over(frame, "budget", "thinking budget (tokens, log2 scale)")
+    scale = share_scale(frame["high"])
+    y = alt.Y("low:Q", title=f"pass@k ({SHARE})", axis=PERCENT, scale=scale)
+    colours = colour("series", names, [f"var(--ramp{i})" for i in spread(range(1, 6), len(ks))])
+    panels = []
+    for model in ordered(frame, "model"):
+        chart = banded(rows.filter(pl.col("model") == model), axis, y, colours, shape("series", names))
+        panels.append(chart.properties(height=280, title=model))
+    caption = "Bands are intervals over problems."
+    if (frame["budget"] == 0).any():
+        caption += " Budget 0, no thinking at all, stands left of the dotted line."
+    return Figure("budgets", "Accuracy against thinking budget", caption, panels, frame, columns=2)
+
+
+def outcomes(frame: pl.DataFrame) -> Figure:
+    """Shares `natural, forced, truncated` by `model, budget` (counts are divided by their sum)."""
+    import altair as alt
+
+    rows = frame.select("model", "budget", *ENDINGS).unique(maintain_order=True).sort("budget")
+    total = pl.max_horizontal(pl.sum_horizontal(ENDINGS), pl.lit(1.0))
+    shares = rows.select("model", "budget", *[pl.col(name) / total for name in ENDINGS])
+    long = shares.unpivot(ENDINGS, index=["model", "budget"], variable_name="outcome", value_name="share")
+    long = long.with_columns(
+        label=thousands("budget"), rank=pl.col("outcome").replace_strict(ENDINGS, [0, 1, 2])
+    )
+    x = alt.X("label:N", sort=None, title="thinking budget (tokens)", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("share:Q", title="share of samples", axis=PERCENT, scale=alt.Scale(domain=[0, 1]))
+    scale = alt.Scale(domain=ENDINGS, range=["var(--blue)", "var(--ramp1)", "var(--orange)"])
+    tooltip = ["label:N", "outcome:N", *percents("share")]
+    panels = []
+    for model in ordered(frame, "model"):
+        bars = alt.Chart(inline(long.filter(pl.col("model") == model)), title=model, height=170).mark_bar()
+        panels.append(
+            bars.encode(x=x, y=y, color=alt.Color("outcome:N", scale=scale), order="rank:Q", tooltip=tooltip)
+        )
+    caption = (
+        "Natural: the model ended its thinking. Forced: the budget ended it. Truncated: the answer itself was"
+        " cut and has no verdict. What is missing to 100% gave no answer."
+    )
+    return Figure("outcomes", "How thinking ended", caption, panels, rows, columns=2)
+
+
+def four_way(frame: pl.DataFrame) -> Figure:
+    """Items solved by both models, by one, or by neither: `cell, items`."""
+    import altair as alt
+
+    total = int(frame["items"].sum())
+    share = (pl.col("items") * 100 / max(total, 1)).round(1)
+    rows = frame.with_columns(label=pl.format("{} ({}%)", thousands("items"), share))
+    room = max(*frame["items"].to_list(), 1) * 1.3  # right of the longest bar, for its label
+    axis = alt.Axis(tickMinStep=1, grid=True, tickCount=5)
+    base = alt.Chart(inline(rows)).encode(
+        y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=150)),
+        x=alt.X("items:Q", title="items", axis=axis, scale=alt.Scale(domain=[0, room], nice=False)),
+        tooltip=["cell:N", _count("items")],
+    )
+    labels = base.mark_text(align="left", dx=6).encode(text="label:N")
+    chart = (base.mark_bar(height=16) + labels).properties(height=32 * frame.height)
+    return Figure("four_way", "Which items each model solves", f"{total:,} items.", [chart], frame)
+
+
+def distillation(frame: pl.DataFrame) -> Figure:
+    """Accuracy with its interval by task and model: `task, model, accuracy, low, high, tokens`."""
+    values = frame.select("model", "low", "high", metric="task", value="accuracy")
+    caption = "Accuracy by task; bars are intervals. Gap recovered = (after − before) / (teacher − before)."
+    return Figure("distillation", "Teacher and student", caption, headline(values).panels, frame)

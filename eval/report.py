@@ -1,0 +1,411 @@
+"""One HTML file that says what was curated, what training did, and whether it can be believed.
+
+Styles, the Vega libraries and every number are inside the file; a content security policy forbids it to load
+anything. Beside it lie each figure as PNG and its numbers as Parquet and CSV.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from assay.eval.charts import Figure
+
+__all__ = ["ReportData", "write_report"]
+
+MAX_SAMPLES = 200  # in the page; all of them are in data/samples.parquet
+MAX_CHARS = 12_000  # of a completion in the page: its middle is left out
+RATIO_LIMIT = 1e-4  # the first step of an on-policy run must have ratio 1 up to this
+TRUNCATED_LIMIT = (
+    0.05  # beyond it, a budget's accuracy says as much about the answer's room as about the model
+)
+
+COLUMNS = {
+    "funnel": ("filter", "rows_in", "rows_out", "reasons"),
+    "pass_rates": ("problem_id", "pass_rate", "kept"),
+    "steps": ("step", "metric", "value"),
+    "curves": ("model", "k", "estimate", "low", "high"),
+    "difference": ("k", "difference", "low", "high"),
+    "budgets": ("model", "budget", "k", "estimate", "low", "high", "natural", "forced", "truncated"),
+    "majority": ("model", "k", "estimate", "low", "high"),
+    "four_way": ("cell", "items"),
+    "distillation": ("task", "model", "accuracy", "low", "high", "tokens"),
+    "samples": ("problem_id", "problem", "gold", "model", "completion", "status", "reason", "tokens", "tags"),
+}
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """What a report can show; a part that is None (or a frame without rows) has no section.
+
+    `COLUMNS` names the columns. Shares (`pass_rate`, `estimate`, `accuracy`, `natural`, ...) are in [0, 1];
+    `reasons` is JSON (reason -> rows); `tags` is a list of strings or a string.
+
+    Raises:
+        ValueError: a frame lacks a column.
+    """
+
+    summary: Mapping[str, Any] | None = None
+    funnel: pl.DataFrame | None = None
+    pass_rates: pl.DataFrame | None = None
+    band: tuple[float, float] | None = None
+    steps: pl.DataFrame | None = None
+    curves: pl.DataFrame | None = None
+    difference: pl.DataFrame | None = None
+    budgets: pl.DataFrame | None = None
+    majority: pl.DataFrame | None = None
+    four_way: pl.DataFrame | None = None
+    distillation: pl.DataFrame | None = None
+    samples: pl.DataFrame | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            frame = getattr(self, field.name)
+            if not isinstance(frame, pl.DataFrame):
+                continue
+            missing = [name for name in COLUMNS[field.name] if name not in frame.columns]
+            if missing:
+                raise ValueError(f"ReportData.{field.name} has no column {missing}; it has {frame.columns}.")
+            if frame.is_empty():
+                object.__setattr__(self, field.name, None)
+
+
+def write_report(data: ReportData, folder: Path, title: str) -> Path:
+    """Write `report.html`, `plots/*.png`, `data/*.parquet` and `data/*.csv`; return the page's path."""
+    from assay.eval.charts import png
+
+    figures = _figures(data)
+    for name in ("plots", "data"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for figure in figures.values():
+        (folder / "plots" / f"{figure.name}.png").write_bytes(png(figure))
+        _write_numbers(figure.numbers, folder / "data" / figure.name)
+    if data.samples is not None:
+        _write_numbers(data.samples, folder / "data" / "samples")
+    page = folder / "report.html"
+    page.write_text(_render(data, figures, title), encoding="utf-8")
+    return page
+
+
+def _write_numbers(frame: pl.DataFrame, stem: Path) -> None:
+    frame.write_parquet(stem.with_suffix(".parquet"))
+    lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
+    joined = [pl.col(name).cast(pl.List(pl.String)).list.join("; ") for name in lists]  # CSV has no lists
+    frame.with_columns(joined).write_csv(stem.with_suffix(".csv"))
+
+
+def _figures(data: ReportData) -> dict[str, Figure]:
+    from assay.eval import plots
+
+    models = _models(data)
+    makers: dict[str, tuple[Any, Callable[[Any], Figure]]] = {
+        "headline": (_headline(data.summary), plots.headline),
+        "funnel": (data.funnel, plots.funnel),
+        "pass_rates": (data.pass_rates, lambda frame: plots.pass_rates(frame, data.band)),
+        "training": (data.steps, plots.training),
+        "pass_at_k": (data.curves, lambda frame: plots.curves(frame, "pass@k", models)),
+        "difference": (data.difference, plots.difference),
+        "four_way": (data.four_way, plots.four_way),
+        "budgets": (data.budgets, plots.budgets),
+        "outcomes": (data.budgets, plots.outcomes),
+        "majority": (data.majority, lambda frame: plots.curves(frame, "maj@k", models)),
+        "distillation": (data.distillation, plots.distillation),
+    }
+    return {name: make(frame) for name, (frame, make) in makers.items() if frame is not None}
+
+
+def _models(data: ReportData) -> list[str]:
+    """The evaluated models in order of appearance, so that each keeps its colour over the figures."""
+    frames = [frame for frame in (data.curves, data.majority) if frame is not None]
+    return list(dict.fromkeys(name for frame in frames for name in frame["model"]))
+
+
+def _headline(summary: Mapping[str, Any] | None) -> pl.DataFrame | None:
+    """`metric, model, value, low, high` of the summary's evaluation; None without one."""
+    evaluation = (summary or {}).get("evaluation") or {}
+    models = {model: evaluation[model] for model in ("base", "trained") if evaluation.get(model)}
+    metrics = dict.fromkeys(metric for values in models.values() for metric in values)
+    rows = [
+        {
+            "metric": metric,
+            "model": model,
+            **{key: values[metric].get(key) for key in ("value", "low", "high")},
+        }
+        for metric in metrics
+        for model, values in models.items()
+        if metric in values
+    ]
+    return (
+        pl.DataFrame(rows, schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
+        if rows
+        else None
+    )
+
+
+# ---------------------------------------------------------------------------- what the numbers say, in words
+
+
+@dataclass(frozen=True)
+class Check:
+    """One reason to believe the result or to doubt it; `verdict` is good, open or bad."""
+
+    verdict: str
+    claim: str
+    evidence: str
+
+
+def checks(data: ReportData) -> list[Check]:
+    """The claims that the data can support or refute, each with its evidence."""
+    found = [_agreement(data.summary), _gain(data), _coverage(data.difference), _contamination(data.funnel)]
+    return [check for check in [*found, _truncation(data.budgets)] if check]
+
+
+def _agreement(summary: Mapping[str, Any] | None) -> Check | None:
+    error = ((summary or {}).get("training") or {}).get("ratio_error_first_step")
+    if error is None:
+        return None
+    good = abs(error) <= RATIO_LIMIT
+    claim = "Sampler and trainer agree" if good else "Sampler and trainer disagree: the updates were biased"
+    return Check(
+        "good" if good else "bad", claim, f"ratio error {error:.1g} at the first step, limit {RATIO_LIMIT:g}"
+    )
+
+
+def _gain(data: ReportData) -> Check | None:
+    """The paired difference of pass@1: from the summary, else from the row k = 1."""
+    found = ((data.summary or {}).get("evaluation") or {}).get("difference_pass@1")
+    if not found and data.difference is not None:
+        rows = data.difference.filter(pl.col("k") == 1).rename({"difference": "value"}).to_dicts()
+        found = rows[0] if rows else None
+    if not found:
+        return None
+    claims = {
+        "good": "pass@1 rose by more than chance explains",
+        "open": "No change of pass@1 is shown: the interval includes 0",
+        "bad": "pass@1 fell by more than chance explains",
+    }
+    verdict = _sign(found["low"], found["high"])
+    return Check(verdict, claims[verdict], f"{points(found)}, paired over the same problems")
+
+
+def _coverage(difference: pl.DataFrame | None) -> Check | None:
+    """The difference at the greatest k: does training reach new problems, or only sharpen?"""
+    if difference is None or difference["k"].max() == 1:
+        return None
+    row = difference.sort("k").row(-1, named=True)
+    claims = {
+        "good": f"The trained model also solves more at k = {row['k']}: new problems, not only surer ones",
+        "open": f"No difference at k = {row['k']} is shown: the gain may be sharpening alone",
+        "bad": f"The base solves more at k = {row['k']}: training narrowed what the model reaches",
+    }
+    verdict = _sign(row["low"], row["high"])
+    return Check(verdict, claims[verdict], points({**row, "value": row["difference"]}))
+
+
+def _contamination(funnel: pl.DataFrame | None) -> Check | None:
+    if funnel is None:
+        return None
+    rows = funnel.filter(pl.col("filter").str.contains("contamination"))
+    if rows.is_empty():
+        return Check(
+            "bad", "Nothing looked for benchmark items in the training set", "the funnel has no such filter"
+        )
+    removed = int((rows["rows_in"] - rows["rows_out"]).sum())
+    return Check("good", "Benchmark items were looked for and removed", f"{removed:,} rows removed")
+
+
+def _truncation(budgets: pl.DataFrame | None) -> Check | None:
+    if budgets is None:
+        return None
+    total = pl.max_horizontal(pl.sum_horizontal("natural", "forced", "truncated"), pl.lit(1.0))
+    worst = (
+        budgets.select("model", "budget", share=pl.col("truncated") / total).sort("share").row(-1, named=True)
+    )
+    few = worst["share"] <= TRUNCATED_LIMIT
+    claim = "Few answers were cut short" if few else "Many answers were cut short: they have no verdict"
+    where = f"at most {worst['share']:.1%} ({worst['model']}, budget {worst['budget']:,})"
+    return Check("good" if few else "open", claim, where)
+
+
+def _sign(low: float, high: float) -> str:
+    return "good" if low > 0 else "bad" if high < 0 else "open"
+
+
+def points(value: Mapping[str, Any]) -> str:
+    """A difference of shares with its interval, in percentage points."""
+    middle, low, high = (f"{100 * value[key]:+.1f}".replace("-", "−") for key in ("value", "low", "high"))
+    return f"{middle} points [{low}, {high}]"
+
+
+def percent(value: Mapping[str, Any]) -> str:
+    """A share with its interval, in per cent."""
+    return f"{value['value']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One headline number."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def cards(summary: Mapping[str, Any]) -> list[Card]:
+    """The headline numbers that the summary has, intervals among them."""
+    evaluation, training = summary.get("evaluation") or {}, summary.get("training") or {}
+    found = []
+    for metric in evaluation.get("trained") or {}:
+        trained, base = evaluation["trained"][metric], (evaluation.get("base") or {}).get(metric)
+        note = f"[{trained['low']:.1%}, {trained['high']:.1%}]" + (f"\nbase {percent(base)}" if base else "")
+        found.append(Card(f"{metric}, trained", f"{trained['value']:.1%}", note))
+    if change := evaluation.get("difference_pass@1"):
+        value, _, interval = points(change).partition(" points ")
+        found.append(Card("Change of pass@1", f"{value} points", f"{interval}, paired"))
+    if (rows := summary.get("curation")) and rows.get("rows_in"):
+        note = f"{rows['rows_out'] / rows['rows_in']:.1%} of {rows['rows_in']:,} rows"
+        found.append(Card("Problems curated", f"{rows['rows_out']:,}", note))
+    if training.get("steps") is not None:
+        found.append(Card("Training", f"{training['steps']:,} steps", str(training.get("algorithm") or "")))
+    if training.get("tokens_per_second") is not None:
+        share = training.get("share_outside_engine_and_torch")
+        note = "" if share is None else f"{share:.1%} of the time outside engine and torch"
+        found.append(Card("Throughput", f"{training['tokens_per_second']:,.0f} tokens/s", note))
+    if summary.get("seconds") is not None:
+        found.append(Card("Wall time", duration(summary["seconds"])))
+    return found
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `13 min 32 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def distilled(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Each task with its rows (`models`) and `gap`, (after - before) / (teacher - before) or None."""
+    tasks = []
+    for task in frame["task"].unique(maintain_order=True):
+        rows = frame.filter(pl.col("task") == task).to_dicts()
+        of = {row["model"]: row["accuracy"] for row in rows}
+        teacher, before, after = (of.get(name) for name in ("teacher", "student before", "student after"))
+        known = None not in (teacher, before, after) and teacher > before  # type: ignore[operator]
+        gap = (after - before) / (teacher - before) if known else None  # type: ignore[operator]
+        tasks.append({"task": task, "models": rows, "gap": gap})
+    return tasks
+
+
+# ------------------------------------------------------------------------------------------ samples to read
+
+
+def split_thinking(completion: str) -> tuple[str | None, str]:
+    """Thinking (None without any mark of it) and answer; the template may have opened `<think>` itself."""
+    head, closed, answer = completion.partition("</think>")
+    opened = head.lstrip().startswith("<think>")
+    if not (closed or opened):
+        return None, completion
+    return head.lstrip().removeprefix("<think>").strip(), answer.strip()
+
+
+def grouped(samples: pl.DataFrame) -> tuple[list[dict[str, Any]], str]:
+    """At most `MAX_SAMPLES` completions by problem, in order of appearance; a note on what is left out."""
+    places = samples.with_row_index("at").with_columns(start=pl.col("at").min().over("problem_id"))
+    shown = places.sort("start", "at").head(MAX_SAMPLES)
+    problems = [
+        {**rows.row(0, named=True), "completions": [_completion(row) for row in rows.to_dicts()]}
+        for rows in shown.partition_by("problem_id", maintain_order=True)
+    ]
+    note = f"{shown.height:,} of {samples.height:,} completions; all are in data/samples.parquet. "
+    return problems, note if shown.height < samples.height else ""
+
+
+def _completion(row: Mapping[str, Any]) -> dict[str, Any]:
+    text = row["completion"] or ""
+    thinking, answer = split_thinking(text)
+    thinking = thinking if thinking is None else _shorten(thinking)
+    tags = row["tags"] if isinstance(row["tags"], list) else [row["tags"]] if row["tags"] else []
+    return {**row, "thinking": thinking, "answer": _shorten(answer), "tags": tags}
+
+
+def _shorten(text: str) -> str:
+    """The text, or its two ends with a note between them."""
+    left_out = len(text) - MAX_CHARS
+    if left_out <= 0:
+        return text
+    half = MAX_CHARS // 2
+    return f"{text[:half]}\n\n[… {left_out:,} characters left out …]\n\n{text[-half:]}"
+
+
+# ------------------------------------------------------------------------------------------------- the page
+
+
+def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
+    import vl_convert
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    from assay.eval import charts
+
+    assets = files("assay.eval") / "assets"
+    css, js, page = (
+        (assets / name).read_text(encoding="utf-8") for name in ("report.css", "report.js", "report.html.j2")
+    )
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"percent": percent, "reasons": _reasons, "numbers": _numbers}
+    problems, note = grouped(data.samples) if data.samples is not None else ([], "")
+    specs = {name: charts.specs(figure) for name, figure in figures.items()}
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return environment.from_string(page).render(
+        title=title,
+        data=data,
+        figures=figures,
+        cards=cards(data.summary or {}),
+        checks=checks(data),
+        tasks=distilled(data.distillation) if data.distillation is not None else [],
+        problems=problems,
+        samples_note=note,
+        colours=charts.COLOURS,
+        css=Markup(css),
+        charts=Markup(_script_json({"config": charts.CONFIG, "figures": specs})),
+        scripts=[Markup(_script_text(text)) for text in (bundle, js)],
+    )
+
+
+def _script_json(value: Any) -> str:
+    """JSON that no text inside can end the script element with."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _script_text(text: str) -> str:
+    return re.sub(r"</(script)", r"<\\/\1", text, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+
+
+def _reasons(text: str | None) -> list[tuple[str, int]]:
+    """(reason, rows), most first."""
+    return sorted(json.loads(text or "{}").items(), key=lambda item: -item[1])
+
+
+def _numbers(frame: pl.DataFrame) -> list[list[str]] | None:
+    """A figure's rows as text for the folded table, header first; None when they are too many to read."""
+    if frame.height > 60:
+        return None
+    return [frame.columns, *[[_cell(value) for value in row] for row in frame.rows()]]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
