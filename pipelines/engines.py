@@ -1,0 +1,305 @@
+"""Generation engines: token ids in; token ids with the sampler's own log-probabilities out.
+
+Sources: vLLM's offline API (`LLM`, `LLMEngine.step`). Every request carries its own seed, so that a completion depends
+on its request alone, never on the batch it happened to share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from assay.pipelines.errors import EngineError, ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Completion", "Engine", "OnDone", "ReplayEngine", "Request", "Sampling", "VllmEngine", "model_fingerprint"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample: `top_p` 1 and `top_k` 0 mean the whole distribution; `temperature` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 1024
+
+    def json(self) -> str:
+        """Canonical text, part of a generation's key."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to sample; `key` names it in the answer, `seed` alone decides its random numbers."""
+
+    key: str
+    prompt_ids: list[int]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled completion.
+
+    `token_ids` and `logprobs` have one entry a sampled token, the end token included; `logprobs` are nats under the
+    distribution that was sampled from (after temperature). `finish_reason` is `stop` or `length`. `seconds` is the
+    time from submission to the last token.
+    """
+
+    key: str
+    token_ids: list[int]
+    logprobs: list[float]
+    text: str
+    finish_reason: str
+    seconds: float
+
+
+OnDone = Callable[[Completion], None]
+
+
+class Engine(Protocol):
+    """What every engine offers; `fingerprint` changes whenever its weights do."""
+
+    name: str
+    fingerprint: str
+    tokenizer: PreTrainedTokenizerBase
+    max_model_len: int
+    busy_seconds: float
+    """Spent inside the engine so far, this project's own work round it not counted."""
+
+    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+        """Completions in the order of `requests`; `on_done` sees each as it finishes."""
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
+        """Replace the weights and empty the prefix cache."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+
+def model_fingerprint(folder: str | Path) -> str:
+    """Hash of a model folder: configuration, tokenizer and weights (whole files to 1 GB, else size and both ends)."""
+    digest = hashlib.sha256()
+    names = ["config.json", "tokenizer.json", "chat_template.jinja", "tokenizer_config.json"]
+    files = [Path(folder) / n for n in names] + sorted(Path(folder).glob("*.safetensors"))
+    for path in files:
+        if path.is_file():
+            digest.update(path.name.encode() + _file_digest(path))
+    return digest.hexdigest()[:16]
+
+
+def _file_digest(path: Path, whole: int = 10**9, end: int = 2**20) -> bytes:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size <= whole:
+            return hashlib.file_digest(file, "sha256").digest()
+        head = file.read(end)
+        file.seek(-end, os.SEEK_END)
+        return hashlib.sha256(head + file.read() + str(size).encode()).digest()
+
+
+class VllmEngine:
+    """vLLM in this process, so that a trainer can replace its weights without a copy on disk.
+
+    Args:
+        model: a folder in the Hugging Face layout, or a Hub id.
+        max_model_len: prompt and completion together, tokens.
+        dtype: `float32`, `bfloat16` or `auto`.
+        max_num_seqs: completions in flight.
+        gpu_memory_utilization: share of the GPU for weights and KV cache; unused without a GPU.
+        kv_cache_gib: KV cache without a GPU, GiB.
+
+    Raises:
+        ModelError: the folder is missing or is no model.
+        EngineError: vLLM did not start.
+    """
+
+    name = "vllm"
+
+    def __init__(self, model: str | Path, *, max_model_len: int = 2048, dtype: str = "auto", max_num_seqs: int = 256,
+                 gpu_memory_utilization: float = 0.6, kv_cache_gib: int = 1, seed: int = 0) -> None:
+        _check_model(model)
+        _prepare_environment(kv_cache_gib)
+        from vllm import LLM
+
+        arguments: dict[str, Any] = {
+            "model": str(model), "max_model_len": max_model_len, "dtype": dtype, "max_num_seqs": max_num_seqs,
+            "seed": seed, "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True,
+            "disable_log_stats": True, "gpu_memory_utilization": gpu_memory_utilization}
+        try:
+            self._llm = LLM(**arguments, **_device_arguments(max_model_len))
+        except Exception as error:
+            raise EngineError(f"vLLM could not start with {model}: {error}") from error
+        self.tokenizer = self._llm.get_tokenizer()
+        self.max_model_len, self._window = max_model_len, 2 * max_num_seqs
+        self.fingerprint = model_fingerprint(model) if Path(model).is_dir() else str(model)
+        self.busy_seconds = 0.0
+
+    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+        """As the protocol says.
+
+        Raises:
+            EngineError: a prompt leaves no room for a single token; says which key and how long it is.
+        """
+        _check_lengths(requests, self.max_model_len)
+        run = _VllmRun(self._llm.llm_engine, requests, self.tokenizer, self._window, self.max_model_len)
+        try:
+            for completion in run:
+                if on_done:
+                    on_done(completion)
+        finally:
+            run.abort()
+            self.busy_seconds += run.busy_seconds
+        return run.completions()
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
+        """As the protocol says; names are those of the Hugging Face state."""
+        began = time.perf_counter()
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(list(weights))})
+        self._llm.reset_prefix_cache()
+        self.fingerprint = fingerprint
+        self.busy_seconds += time.perf_counter() - began
+
+    def close(self) -> None:
+        """Free the model and its KV cache."""
+        import gc
+
+        del self._llm
+        gc.collect()
+
+
+class _VllmRun:
+    """One batch through vLLM's engine: a window of requests is kept in flight, completions come as they finish."""
+
+    def __init__(self, engine: Any, requests: Sequence[Request], tokenizer: PreTrainedTokenizerBase, window: int,
+                 max_model_len: int) -> None:
+        self.engine, self.requests, self.tokenizer, self.window = engine, requests, tokenizer, window
+        self.max_model_len = max_model_len
+        self.done: dict[int, Completion] = {}
+        self.flying: dict[str, tuple[str, float]] = {}
+        self.submitted = 0
+        self.busy_seconds = 0.0
+
+    def __iter__(self) -> Iterator[Completion]:
+        while len(self.done) < len(self.requests):
+            began = time.perf_counter()
+            self._top_up()
+            outputs = self.engine.step()
+            self.busy_seconds += time.perf_counter() - began
+            yield from (self._finish(output) for output in outputs if output.finished)
+
+    def _top_up(self) -> None:
+        while self.submitted < len(self.requests) and len(self.flying) < self.window:
+            request, name = self.requests[self.submitted], str(self.submitted)
+            room = self.max_model_len - len(request.prompt_ids)
+            internal = self.engine.add_request(name, {"prompt_token_ids": list(request.prompt_ids)},
+                                               _sampling_params(request, room))
+            self.flying[name] = (internal, time.perf_counter())
+            self.submitted += 1
+
+    def _finish(self, output: Any) -> Completion:
+        index, sampled = int(output.request_id), output.outputs[0]
+        _, began = self.flying.pop(output.request_id)
+        ids = list(sampled.token_ids)
+        logprobs = [step[token].logprob for step, token in zip(sampled.logprobs, ids)]
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        completion = Completion(self.requests[index].key, ids, logprobs, text, sampled.finish_reason,
+                                time.perf_counter() - began)
+        self.done[index] = completion
+        return completion
+
+    def abort(self) -> None:
+        """Take what is still in flight out of the engine."""
+        if self.flying:
+            self.engine.abort_request([internal for internal, _ in self.flying.values()], internal=True)
+
+    def completions(self) -> list[Completion]:
+        return [self.done[i] for i in range(len(self.requests))]
+
+
+def _sampling_params(request: Request, room: int) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    s = request.sampling
+    return SamplingParams(
+        temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, max_tokens=min(s.max_tokens, room),
+        seed=request.seed % 2**63, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def _check_lengths(requests: Sequence[Request], max_model_len: int) -> None:
+    for request in requests:
+        if len(request.prompt_ids) >= max_model_len:
+            raise EngineError(f"request {request.key}: the prompt has {len(request.prompt_ids)} tokens and "
+                              f"max_model_len is {max_model_len}; raise it, or drop problems of that length.")
+
+
+def _check_model(model: str | Path) -> None:
+    folder = Path(model)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ModelError(f"{folder}: no config.json; give a folder in the Hugging Face layout.")
+    if not folder.exists() and (folder.is_absolute() or str(model).startswith(".") or str(model).count("/") != 1):
+        raise ModelError(f"{model}: no such folder, and not a Hub id (owner/name).")
+
+
+def _prepare_environment(kv_cache_gib: int) -> None:
+    """Set what vLLM reads at import; a user's own setting wins."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def _device_arguments(max_model_len: int) -> dict[str, Any]:
+    """Without a GPU: eager (compiling takes a minute), and no chunked prefill (it breaks seeded requests there)."""
+    import torch
+
+    if torch.cuda.is_available():
+        return {"enable_sleep_mode": True}
+    return {"enforce_eager": True, "enable_chunked_prefill": False, "max_num_batched_tokens": max(16384, max_model_len)}
+
+
+class ReplayEngine:
+    """Gives recorded completions back by key: re-grading, re-banding and tests without a model."""
+
+    name = "replay"
+
+    def __init__(self, completions: Iterable[Completion], tokenizer: PreTrainedTokenizerBase, fingerprint: str,
+                 max_model_len: int = 2**20) -> None:
+        self._recorded = {c.key: c for c in completions}
+        self.tokenizer, self.fingerprint, self.max_model_len = tokenizer, fingerprint, max_model_len
+        self.busy_seconds = 0.0
+
+    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+        """As the protocol says.
+
+        Raises:
+            EngineError: nothing was recorded under one of the keys.
+        """
+        missing = [r.key for r in requests if r.key not in self._recorded]
+        if missing:
+            raise EngineError(f"replay: {len(missing)} of {len(requests)} requests were never recorded, the first is "
+                              f"{missing[0]}; sample them with an engine that has the model.")
+        found = [self._recorded[r.key] for r in requests]
+        for completion in found:
+            if on_done:
+                on_done(completion)
+        return found
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
+        """Raises EngineError: recorded completions belong to the weights that made them."""
+        raise EngineError("replay: recorded completions cannot follow new weights; train with the vllm engine.")
+
+    def close(self) -> None:
+        """Nothing to free."""

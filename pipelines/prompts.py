@@ -1,0 +1,58 @@
+"""Prompts: a problem and a mode become token ids, once; nothing is ever re-tokenised from text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from assay.pipelines.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["budget_of", "render", "render_messages"]
+
+
+def render(tokenizer: PreTrainedTokenizerBase, problem: str, mode: str = "think",
+           instruction: str | None = None) -> list[int]:
+    """Token ids of the prompt that asks `problem`, up to where the model begins to write.
+
+    Args:
+        tokenizer: must carry a chat template.
+        problem: the user's turn.
+        mode: `think`, `direct` (the template puts an empty thinking block into the prompt), or `budget=N`
+            (the same prompt as `think`; `budget=0` is `direct`).
+        instruction: appended to the problem after a blank line, e.g. "Put the answer in \\boxed{}."
+
+    Raises:
+        ModelError: the tokenizer has no chat template, or the template has no direct mode.
+    """
+    content = f"{problem}\n\n{instruction}" if instruction else problem
+    thinking = mode != "direct" and budget_of(mode) != 0
+    return render_messages(tokenizer, [{"role": "user", "content": content}], thinking)
+
+
+def render_messages(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]],
+                    thinking: bool = True) -> list[int]:
+    """Chat template to ids with the generation prompt; the template alone places BOS and the turn's markers."""
+    if not tokenizer.chat_template:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; add `chat_template` to "
+                         "its tokenizer_config.json, or use the model's instruct version.")
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True,
+                                         enable_thinking=thinking)
+    assert isinstance(text, str)
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def budget_of(mode: str) -> int | None:
+    """The N of `budget=N`; None for `think` and `direct`.
+
+    Raises:
+        ValueError: the mode is none of the three.
+    """
+    if mode in ("think", "direct"):
+        return None
+    found = re.fullmatch(r"budget=(\d+)", mode)
+    if found is None:
+        raise ValueError(f"mode {mode!r}: expected 'think', 'direct' or 'budget=N'")
+    return int(found.group(1))

@@ -1,0 +1,78 @@
+"""Checkpoints: a model folder that `transformers` and vLLM load, with the trainer's state beside it.
+
+A checkpoint is written under a temporary name and renamed, so it is whole or not there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from assay.pipelines.errors import ModelError
+
+__all__ = ["latest_checkpoint", "load_model", "load_state", "save_checkpoint", "save_model"]
+
+STATE = "trainer_state.pt"
+
+
+def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A causal language model in eval mode.
+
+    Raises:
+        ModelError: the folder holds no model that `transformers` can load.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype).eval()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: not a model that transformers can load ({error}); give a folder with config.json, "
+                         "tokenizer and safetensors weights, or a Hub id.") from error
+
+
+def save_model(folder: Path, model: Any, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
+    """Weights (as `dtype`, by default as they are), configuration and tokenizer, in the Hugging Face layout."""
+    state = {k: v.detach().cpu().to(dtype or v.dtype).contiguous() for k, v in model.state_dict().items()}
+    config = model.config
+    if dtype is not None:
+        model.config.dtype = dtype
+    model.save_pretrained(folder, state_dict=_without_ties(model, state))
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _without_ties(model: Any, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    tied = getattr(model, "_tied_weights_keys", None) or {}
+    names = tied if model.config.tie_word_embeddings else {}
+    return {k: v for k, v in state.items() if k not in names}
+
+
+def save_checkpoint(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
+    """Write `folder` whole: model, tokenizer and `state`."""
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_model(temporary, model, tokenizer)
+    torch.save(state, temporary / STATE)
+    for file in temporary.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+    return folder
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The `state` of a checkpoint that this project wrote."""
+    return torch.load(folder / STATE, weights_only=False)  # type: ignore[no-any-return]
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of the highest step under `folder`, named `step-N`; None when there is none."""
+    found = [(int(m.group(1)), p) for p in folder.glob("step-*") if (m := re.fullmatch(r"step-(\d+)", p.name))]
+    return max(found)[1] if found else None

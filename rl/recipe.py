@@ -1,0 +1,141 @@
+"""The training recipe: what is trained, on what, by which algorithm."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from assay.pipelines.settings import LocalPath, ModelName, Section
+from assay.rl.presets import PRESETS, Preset, preset
+
+__all__ = ["Curriculum", "Engine", "Optimizer", "Rewards", "Sampling", "TrainRecipe"]
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Sampling(Section):
+    """The rollouts of one step."""
+
+    prompts: Count = 32
+    """Groups a step trains on."""
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Completions of each prompt."""
+    temperature: Positive = 1.0
+    """Of the sampler; the trainer's log-probabilities use the same."""
+    max_tokens: Count = 1024
+    """Longest completion."""
+    instruction: str | None = "Put your final answer within \\boxed{}."
+    """Appended to every problem."""
+    mode: Literal["think", "direct"] = "think"
+    """Thinking or direct prompts."""
+    max_refills: Annotated[int, Field(ge=0)] = 4
+    """Further rounds of sampling in a step whose groups were all right or all wrong."""
+
+
+class Optimizer(Section):
+    """AdamW."""
+
+    learning_rate: Positive = 1e-6
+    """After the warm-up, constant."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Linear."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the moments."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled."""
+    max_grad_norm: Positive = 1.0
+    """The gradient is scaled down to it."""
+    updates_per_step: Count = 1
+    """Optimizer steps a batch of rollouts is cut into; 1 is strictly on-policy."""
+    micro_batch_tokens: Count = 4096
+    """Padded tokens that go through the model at once; changes memory and speed, never the gradient."""
+
+
+class Rewards(Section):
+    """Weights of the parts of the reward; accuracy has weight 1."""
+
+    format: float = 0.0
+    """For exactly one thinking block followed by an answer."""
+    length: float | None = None
+    """Kimi's length reward; by default 0.1 where the preset has it."""
+    length_warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps before the length reward counts."""
+    overlong: float | None = None
+    """DAPO's penalty near the length limit; by default 1 where the preset has it."""
+    overlong_buffer: Count = 128
+    """Tokens before the limit over which the penalty rises."""
+    repetition: float = 0.0
+    """Share of repeated 4-grams, negative."""
+    control: Literal["none", "random", "inverted"] = "none"
+    """Replace the reward by chance or its opposite: a run that must not gain."""
+
+
+class Curriculum(Section):
+    """Which problems a step draws."""
+
+    order: Literal["easy_to_hard", "none"] = "easy_to_hard"
+    """Open difficulty buckets one after another, or all at once."""
+    prioritised: bool = True
+    """Draw in proportion to 1 - success rate."""
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """What an update leaves of the old success rate."""
+
+
+class Engine(Section):
+    """The sampler, in this process."""
+
+    max_model_len: Count = 4096
+    """Tokens of prompt and completion together."""
+    max_num_seqs: Count = 256
+    """Completions in flight."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of the GPU that the sampler may take."""
+
+
+class TrainRecipe(Section):
+    """One training run."""
+
+    name: str
+    """Of the run; the folder is made of it and the time."""
+    model: ModelName
+    """Folder or Hub name of the model to start from."""
+    store: LocalPath
+    """Where curated problems are read and metrics and rollouts are written."""
+    snapshot: str = "latest"
+    """Which curated set; `latest`, or the beginning of an id."""
+    algorithm: str = "dr_grpo"
+    """A preset; `docs/algorithms.md` lists them."""
+    changes: dict[str, Any] = Field(default={})
+    """What differs from the preset, e.g. `clip_high = 0.3`."""
+    steps: Count = 100
+    """Batches of rollouts."""
+    seed: int = 0
+    """Of everything that is drawn."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the forward pass and the sampler; the optimizer's weights are float32 always."""
+    checkpoint_every: Count = 50
+    """Steps between checkpoints; there is always one at the end."""
+    sampling: Sampling = Sampling()
+    optimizer: Optimizer = Optimizer()
+    rewards: Rewards = Rewards()
+    curriculum: Curriculum = Curriculum()
+    engine: Engine = Engine()
+    variables: dict[str, str] = Field(default={})
+    """Texts for `${name}`."""
+
+    @model_validator(mode="after")
+    def _trainable(self) -> TrainRecipe:
+        if self.algorithm not in PRESETS:
+            raise ValueError(f"algorithm {self.algorithm!r} is none of {', '.join(PRESETS)}")
+        made = self.preset()
+        if made.advantage == "gae":
+            raise ValueError("a critic (advantage 'gae') cannot be trained yet; use rloo or reinforce++")
+        if self.sampling.max_tokens >= self.engine.max_model_len:
+            raise ValueError("sampling.max_tokens leaves no room for a prompt in engine.max_model_len")
+        return self
+
+    def preset(self) -> Preset:
+        """The preset with this recipe's changes."""
+        return preset(self.algorithm, **self.changes)
