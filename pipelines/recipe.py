@@ -68,7 +68,7 @@ class Table(Section):
     options: str | None = None
     """Field of the options: a list, a map of labels to options, or lists `text` and `label`."""
     key: str | None = None
-    """Field that identifies a row; without it the row's text does."""
+    """Field, or text with `{field}` in it, that identifies a row; without it the row's text does."""
     where: dict[str, str | int | float | bool] = Field(default={})
     """Only rows whose fields have these values are read."""
 
