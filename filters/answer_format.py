@@ -1,0 +1,410 @@
+"""What kind of answer a problem wants: open, multiple choice, true/false, proof, parts, or a missing figure.
+
+A cheap expression over the frame finds the rows that could be anything but open; only those are read singly.
+The first of these that holds is the format: a gold that is Yes, No, True or False, whatever the wording;
+options in their field or in the text, or a letter for a gold with its options lost; an embedded figure;
+true/false wording; several parts; a proof; a reference to a figure without which too little is given.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from assay.filters.answers import ASKS, CHOICE_WORDING, TRUTH, is_prose, lost_options, normalise_gold
+from assay.filters.options import MAX_CHARS, Run, loose, named_labels, ordinal, plain, runs, value_of
+
+__all__ = ["ACTIONS", "FORMATS", "classify", "decide", "reformulate"]
+
+FORMATS = ("open", "multiple_choice", "true_false", "proof", "multi_part", "figure")
+ACTIONS = ("drop", "keep", "reformulate")
+Finding = tuple[str, str]  # format, evidence
+MAX_GOLD = 10_000  # characters of a gold that are read
+
+# Any row that a rule below could name matches one of these.
+TEXT_SIGNS = (
+    r"(?:^|[^A-Za-z0-9])[BbＢｂ][\s}$*]{0,12}[.．)）:：、\]\-–|]|(?m:^[ \t>*-]{0,8}B[ \t])|[②⑵ⅡⅱⒷⓑ]"
+    r"|circled|(?:^|[^A-Za-z0-9.])[2２]\s{0,3}[.．)）、]|(?i:\bii\s{0,3}[.):）])"
+    r"|(?i:true|false|\byes\b|\bT ?/ ?F\b|show|prove|explain|justify|describe|discuss|demonstrate|verify)"
+    r"|(?i:reason|compare|comment|derive|interpret|\[asy\]|!\[|includegraphics|<im|tikz|\.(?:png|jpe?g|gif|svg|webp|bmp))"
+    r"|(?i:figure|diagram|graph|picture|image|chart|drawing|drawn|illustrat|depicted|choices|options)"
+    r"|[图证√]|判断|是否|正误|说明|解释|简述|对错|选项"
+)
+GOLD_SIGNS = (
+    r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t\b|f\b|q\.?e\.?d|see|proof|the |answer|option|choice)"
+    r"|^\W{0,4}(?:text|math|box)"
+    r"|\b[A-J]{1,5}\W{0,3}$|[是否对错正确√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
+)
+
+
+def classify(problems: pl.DataFrame) -> pl.DataFrame:
+    """The format of each problem.
+
+    Args:
+        problems: `id, problem, answer`, and `options` (List(String) or absent); any of them may be null. Of a
+            text above 100,000 characters the beginning is read.
+
+    Returns:
+        `id, format, evidence` in input order; `format` is one of `FORMATS`, `evidence` says what was matched
+        and is null for open.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    if missing := {"id", "problem", "answer"} - set(problems.columns):
+        raise ValueError(f"answer_format: columns {sorted(missing)} missing; found {problems.columns}")
+    options = pl.col("options") if "options" in problems.columns else pl.lit(None, pl.List(pl.String))
+    frame = problems.select(
+        "id", pl.col("problem", "answer").cast(pl.String).fill_null(""), options.alias("options")
+    ).with_columns(suspect=_suspect())
+    rows = frame.select("problem", "answer", "options", "suspect").iter_rows()
+    found = [_format(*row[:3]) if row[3] else ("open", None) for row in rows]
+    return pl.DataFrame(
+        {
+            "id": frame["id"],
+            "format": pl.Series([kind for kind, _ in found], dtype=pl.String),
+            "evidence": pl.Series([evidence for _, evidence in found], dtype=pl.String),
+        }
+    )
+
+
+def _suspect() -> pl.Expr:
+    """True where a row may be anything but open."""
+    blank = pl.col("answer").str.strip_chars() == ""
+    return (
+        (pl.col("options").list.len().fill_null(0) > 1)
+        | pl.col("problem").str.contains(TEXT_SIGNS)
+        | pl.col("answer").str.contains(GOLD_SIGNS)
+        | (blank & pl.col("problem").str.contains("[?？]"))
+    )
+
+
+def _format(problem: str, answer: str, options: list[str | None] | None) -> tuple[str, str | None]:
+    text, gold = plain(problem[:MAX_CHARS]), normalise_gold(answer[:MAX_GOLD])
+    if finding := _boolean_gold(gold, text) or _options_field(options, gold):
+        return finding
+    found = runs(text)
+    return (
+        _options_in_text(text, gold, found)
+        or _letter_gold(text, gold)
+        or _embedded_figure(text)
+        or _boolean_wording(text, gold)
+        or _parts(text, gold, found)
+        or _proof(text, gold)
+        or _missing_figure(text)
+        or ("open", None)
+    )
+
+
+# --- true or false --------------------------------------------------------------------------------
+
+BOOLEAN_GOLD = re.compile(rf"(?i)(?:{TRUTH})(?:\s*[,;.:，；。、!-]\s*(?:(?:{TRUTH})\s*[,;，；、.]?\s*)*|$)")
+BECAUSE = re.compile(
+    r"(?i)(?:yes|no|true|false)\b\s?"
+    r"(?:[,;.:]\s?[^\d?]*$|[,;.:]?\s?\(?\s?(?:because|since|as|it|they|this)\b)"
+)
+TRUE_OR_FALSE = re.compile(
+    r"(?i)\btrue\W{1,3}(?:or|/|and)?\W{0,3}false\b|\bT\s?/\s?F\b|\byes\W{1,3}(?:or|/)?\W{0,3}no\b"
+    r"|判断(?:题|正误|对错|下列|以下|[:,])|是否正确"
+    r"|对的打|正确的打|打[“\"]?√|\([√×对错] ?[或/] ?[√×对错]\)"
+)
+LETTERS_TF = re.compile(r"(?i)(?:[tf]\b[\s,;]*)+")
+YES_NO_QUESTION = re.compile(
+    r"(?i)(?:^|[.!?:\n]\s{1,3})(?:is|are|was|were|does|do|did|can|could|will|has|have|must)\b"
+    r"(?P<rest>[^?.!]{1,300})\?\s*$"
+)
+
+
+def _boolean_gold(gold: str, text: str) -> Finding | None:
+    word = re.sub(r"\\(?:text|math)[a-z]*|[\\{}$\"'“”()*]", "", gold[:200]).strip()
+    if BOOLEAN_GOLD.fullmatch(word) or BECAUSE.match(word):
+        return "true_false", f'gold "{gold[:40]}"'
+    if LETTERS_TF.fullmatch(word) and TRUE_OR_FALSE.search(text):
+        return "true_false", f'gold "{gold[:40]}", wording "true or false"'
+    return None
+
+
+def _boolean_wording(text: str, gold: str) -> Finding | None:
+    if gold and not is_prose(gold):
+        return None
+    if match := TRUE_OR_FALSE.search(text):
+        return "true_false", f'wording "{match[0]}"'
+    question = None if gold else YES_NO_QUESTION.search(text[-400:])
+    if question and not re.search(r"(?i)\b(?:or|if so)\b", question["rest"]):
+        return "true_false", f'question "{question[0].strip()[:60]}"'
+    asked = not gold and re.search(r"吗[?]?\s*$", text[-20:])
+    return ("true_false", "question ends with 吗") if asked else None
+
+
+# --- multiple choice ------------------------------------------------------------------------------
+
+COUNTS = re.compile(r"(?i)\bhow many\b|\bthe number of\b|的个数|个数[是为有]|多少|几个|有 ?\( {0,9}\) ?个")
+SELECTS = re.compile(
+    r"(?i)\b(?:select|that apply|choose|which|pick|circle|mark|tick)\b|下列|以下|哪|选|序号|正确的"
+)
+CONDITIONS = re.compile(
+    r"(?i)(?:such that|satisf|conditions?|properties|rules|as follows|满足|条件)[^.?!。]{0,60}$"
+)
+PART_ASKS = re.compile(
+    r"(?i)[?]|_{2,}|(?:^|[.,;:!\n]\s{0,5}|\b(?:and|then|hence|thus|please|also)\s{1,3})(?:find|compute|calculate|what|how"
+    r"|determine|evaluate|solve|simplify|which|give|express|write|factor|show|prove|estimate|convert|graph|sketch|state"
+    r"|explain|describe|expand|verify|list|draw|construct|name|plot|identify|differentiate|integrate|justify)\b"
+    r"|\( {0,9}(?:\\quad)? {0,9}\)|(?<![要需])求|证明|计算|化简|解[不方]|写出|判断|画出|多少"
+)
+HEADING = re.compile(r"(?im)^\W{0,4}(?:answer )?(?:choices|options)\s?:|选项:")
+TRIVIAL = re.compile(r"(?:[\s,;.:、，。；()\[\]$-]|and|or|与|和|或|及){0,12}")
+
+
+def _options_field(options: list[str | None] | None, gold: str) -> Finding | None:
+    values = [value for value in options or () if value and value.strip()]
+    if len(values) < 2:
+        return None
+    if all(BOOLEAN_GOLD.fullmatch(value_of(value)) for value in values) and len(values) == 2:
+        return "true_false", "options field: " + ", ".join(values)
+    return "multiple_choice", f"options field, {len(values)}; gold {gold[:20] or 'missing'}"
+
+
+def _options_in_text(text: str, gold: str, found: list[Run]) -> Finding | None:
+    for run in found:
+        if _is_choice(run, text, gold):
+            span = f"options {run.labels[0]} to {run.labels[-1]} in the text"
+            return "multiple_choice", f"{span}; gold {gold[:20] or 'missing'}"
+    match = HEADING.search(text)
+    return ("multiple_choice", f'heading "{match[0].strip()}"') if match else None
+
+
+def _is_choice(run: Run, text: str, gold: str) -> bool:
+    """Whether labelled values are options; parts, conditions, names of points and arguments are not."""
+    if any(TRIVIAL.fullmatch(value) for value in run.values) or _is_naming(run):
+        return False
+    labels = named_labels(gold)
+    by_label = bool(labels) and max(ordinal(label) for label in labels) <= len(run)
+    if run.kind in ("letters", "lowercase"):
+        sure = by_label and labels[0].isalpha()
+        return sure or _gold_among(run, gold) or (len(run) > 2 and _looks_like_options(run, text, gold))
+    if COUNTS.search(run.stem + run.tail) or not SELECTS.search(run.stem + run.tail[-60:]):
+        return False
+    return by_label or (len(run) > 2 and (_gold_among(run, gold) or not gold) and not _asking(run))
+
+
+def _is_naming(run: Run) -> bool:
+    """True for "Plan A: ... Plan B: ..." and P (A) = ..., P (B) = ..."""
+    words = set(run.before)
+    repeated = len(words) == 1 and not words & {"", "option", "choice", "answer", "part", "question"}
+    return repeated or all(value.startswith(("=", "+", "∪", "∩", "|")) for value in run.values)
+
+
+def _gold_among(run: Run, gold: str) -> bool:
+    return bool(gold) and loose(gold) in {loose(value) for value in run.values}
+
+
+def _asking(run: Run) -> bool:
+    """True where two values ask something, or text after the last one does."""
+    return sum(bool(PART_ASKS.search(value)) for value in run.values[:-1]) > 0 or "?" in run.tail
+
+
+def _looks_like_options(run: Run, text: str, gold: str) -> bool:
+    """Values that neither ask nor are conditions, under a gold that is no list of as many pieces."""
+    if _asking(run) or CONDITIONS.search(run.stem) or _pieces(gold) == len(run):
+        return False
+    return run.kind == "letters" or bool(SELECTS.search(text) or CHOICE_WORDING.search(text))
+
+
+def _letter_gold(text: str, gold: str) -> Finding | None:
+    return ("multiple_choice", f"gold {gold}, options lost") if lost_options(text, gold) else None
+
+
+# --- parts, proofs, figures -----------------------------------------------------------------------
+
+SHARED_ASK = re.compile(r"(?i)\b(?:each|following|these|below)\b|:\s*$|下列各|各[题式]")
+PROOF_GOLD = re.compile(
+    r"(?i)(?:see )?(?:the )?proof(?: omitted| above| below)?|q\.?e\.?d\.?|[见略]?证明[见略]?|见解析|见解答|略"
+)
+OPENING = (  # where an imperative may stand
+    r"(?:^|[.!?:;,)\]$\n。；]\s{0,5}|\b(?:and|then|hence|thus|or|please)\s{1,3}|\buse[^.?!\n]{1,80}\bto )"
+    r"(?:[a-z]{1,20}ly,? )?"
+)
+PROVE = re.compile(
+    rf"(?i){OPENING}(?:(?:dis)?prove\b(?! your| his| her| to be)|demonstrate (?:that|how|why)|verify that"
+    r"|show (?:[a-z]{1,20}ly )?(?:that|the following|why|how|by |using )|show:)"
+    r"|求证|试证|(?:^|[,。；：:、\s)“])(?:请)?(?:试)?证明(?!书|了|过)"
+)
+EXPLAIN = re.compile(
+    rf"(?i){OPENING}(?:explain|justify|describe|discuss|interpret|compare|comment|derive"
+    r"|give (?:a )?(?:reasons?|proof))\b|说明(?:理由|原因|为什么)|解释|简述|谈谈"
+)
+EMBEDDED = re.compile(
+    r"(?i)\[asy\]|!\[[^\]]{0,200}\]\s?\(|\\includegraphics|<im(?:g|age)\b|\[image\b|\\begin\{tikzpicture\}|data:image/"
+    r"|[\w/-]{1,80}\.(?:png|jpe?g|gif|svg|webp|bmp)\b"
+)
+PICTURE = r"(?:figure|diagram|graph|picture|image|chart|drawing|illustration)s?"
+REFERENCE = re.compile(
+    rf"(?i)\b{PICTURE} (?:shown|below|above|(?:at|to|on) (?:the |your )?(?:right|left)|shows|given)\b"
+    r"|\b(?:shown|pictured|illustrated|depicted|drawn)(?: (?:in|below|above|here|at)\b|\s?[.?])"
+    r"|\b(?:in|from|on|to|see) (?:the|this) (?:\w+ )?(?:figure|diagram|graph|chart)\b(?! of)"
+    r"|[如下右左上]图|图中|图 ?\d|图所示|示意图"
+)
+PLOTTED = re.compile(r"(?i)\b(?:graphs?|charts?|plots?|histograms?)\b|[统图]计图|图象如图|图像如图")
+GIVEN = re.compile(
+    r"(?i)(?<![a-z_])\d+(?:\.\d+)?|=|\\(?:parallel|perp|cong)|\b(?:two|three|four|five|six|eight|ten|half)\b"
+)
+TABLE = re.compile(r"\\begin\{(?:tabular|array)|\|.*\|")
+
+
+def _parts(text: str, gold: str, found: list[Run]) -> Finding | None:
+    for run in found:
+        if _is_naming(run) or any(TRIVIAL.fullmatch(value) for value in run.values):
+            continue
+        asks = sum(bool(PART_ASKS.search(value)) for value in run.values)
+        proofs = sum(bool(PROVE.search(value)) for value in run.values)
+        listed = SHARED_ASK.search(run.stem) and not CONDITIONS.search(run.stem)
+        shared = listed and _pieces(gold) == len(run)
+        if (asks > 1 and proofs < len(run)) or shared:
+            return "multi_part", f"parts {run.labels[0]} to {run.labels[-1]}"
+    return None
+
+
+def _pieces(gold: str) -> int:
+    """How many answers a gold lists: labelled, else between semicolons or line breaks, else commas."""
+    if labelled := max((len(run) for run in runs(gold)), default=0):
+        return labelled
+    for separator in (r"[;；\n]", r"[,，](?![^(\[{]*[)\]}])"):
+        if (count := len([piece for piece in re.split(separator, gold[:2000]) if piece.strip()])) > 1:
+            return count
+    return 1
+
+
+def _proof(text: str, gold: str) -> Finding | None:
+    """A proof or an explanation; not where the problem asks for a value beside it and the gold is one."""
+    if gold and PROOF_GOLD.fullmatch(gold):
+        return "proof", f'gold "{gold}"'
+    value = bool(gold) and not is_prose(gold)
+    if match := PROVE.search(text):
+        asked = any(ASKS.search(part) for part in re.split(r"[.。;；\n]", text) if not PROVE.search(part))
+        return None if value and asked else ("proof", f'wording "{match[0].strip()}"')
+    explain = None if value else EXPLAIN.search(text)
+    return ("proof", f'wording "{explain[0].strip()}"') if explain else None
+
+
+def _embedded_figure(text: str) -> Finding | None:
+    match = EMBEDDED.search(text)
+    return ("figure", match[0][:60]) if match else None
+
+
+def _missing_figure(text: str) -> Finding | None:
+    """A reference to a figure where the text gives too little: no data of a plot, or below two quantities."""
+    reference = REFERENCE.search(text)
+    if not reference:
+        return None
+    given = len(GIVEN.findall(re.sub(r"(?:图|figure|Figure)\s?\d+", "", text)))
+    plotted = PLOTTED.search(text) and "=" not in text and not TABLE.search(text) and given < 3
+    short = given < 2 or plotted
+    return ("figure", f'"{reference[0].strip()}" with {given} quantities given') if short else None
+
+
+# --- what to do with a format ---------------------------------------------------------------------
+
+
+def decide(problems: pl.DataFrame, actions: Mapping[str, str]) -> pl.DataFrame:
+    """One decision for each problem by its format.
+
+    Args:
+        problems: as for `classify`.
+        actions: a format's action, `drop`, `keep` or, for multiple_choice, `reformulate`: keep those that
+            `reformulate` can turn into open problems and drop the others, with why in the evidence. A format
+            not named is kept.
+
+    Returns:
+        `id, keep, reason, evidence`; the reason is the format's name.
+
+    Raises:
+        ValueError: an unknown format or action.
+    """
+    for kind, act in actions.items():
+        allowed = ACTIONS if kind == "multiple_choice" else ACTIONS[:2]
+        if kind not in FORMATS or act not in allowed:
+            raise ValueError(f"format action {kind} = {act}: formats are {FORMATS}, actions {allowed}")
+    found = classify(problems)
+    action = found["format"].replace_strict(dict(actions), default="keep", return_dtype=pl.String)
+    rows = zip(action, problems.iter_rows(named=True))
+    faults = [_opened(row)[2] if act == "reformulate" else None for act, row in rows]
+    fault = pl.Series(faults, dtype=pl.String)
+    frame = found.with_columns(keep=(action != "drop") & fault.is_null(), fault=fault)
+    return frame.select(
+        "id",
+        "keep",
+        reason=pl.when(~pl.col("keep")).then("format"),
+        evidence=pl.when(pl.col("fault").is_null())
+        .then("evidence")
+        .otherwise(pl.concat_str("evidence", "fault", separator="; not reformulated: ")),
+    )
+
+
+CLOSED_STEM = re.compile(
+    r"(?i)\b(?:which|following|statements?|options?|choices?|closest|nearest|approximately|true|false|correct|except)\b"
+    r"|\bany of (?:these|the)\b|\b(?:could|may|might)(?: \w+)? be\b|\bnot\s*[:?]?$"
+    r"|下列|以下|哪|正确|错误|不可能|可能|可以|选项|最接近"
+)
+NO_VALUE = re.compile(
+    r"(?i)\b(?:none|all|both|neither|either) of\b|\b(?:none|above|cannot|not enough|only)\b|以上|都"
+)
+EMPTY_BRACKET = re.compile(r"\$?\(\s{0,9}(?:\\q?quad)?\s{0,9}\)\$?")
+
+
+def reformulate(problems: pl.DataFrame) -> pl.DataFrame:
+    """Multiple choice as open problems: the stem as `problem`, the right option as `answer`.
+
+    Rows of other formats pass unchanged. Multiple-choice rows are left out where the stem asks about its
+    options ("which of the following"), needs a figure or asks nothing, or where the gold is not one option
+    with a value to verify; `decide` with `reformulate` reports each with the reason. `id` and other columns stay.
+    """
+    choice = classify(problems)["format"] == "multiple_choice"
+    rows = zip(choice, problems.iter_rows(named=True))
+    opened = [_opened(row) if chosen else (row["problem"], row["answer"], None) for chosen, row in rows]
+    texts = pl.DataFrame(opened, dict.fromkeys(("problem", "answer", "fault"), pl.String), orient="row")
+    result = problems.with_columns(texts["problem"], texts["answer"])
+    if "options" in result.columns:
+        result = result.with_columns(pl.when(~choice).then("options").alias("options"))
+    return result.filter(texts["fault"].is_null())
+
+
+def _opened(row: Mapping[str, Any]) -> tuple[str, str, str | None]:
+    """Stem, value and null, or why a multiple-choice row has no open form."""
+    text, gold = plain((row["problem"] or "")[:MAX_CHARS]), normalise_gold((row["answer"] or "")[:MAX_GOLD])
+    run = next((run for run in runs(text) if _is_choice(run, text, gold)), None)
+    values = [value_of(value or "") for value in row.get("options") or ()] or list(run.values if run else ())
+    stem = _open_stem(run.stem if run else text)
+    value = _chosen(values, gold)
+    if value is None:
+        return stem, "", f"gold {gold[:20]} is not one of {len(values)} options"
+    if NO_VALUE.search(value) or is_prose(normalise_gold(value)):
+        return stem, value, f"the option {value[:40]} is no value to verify"
+    return stem, value, _stem_fault(stem)
+
+
+def _chosen(values: list[str], gold: str) -> str | None:
+    """The one option that the gold names by its label or is equal to."""
+    labels = named_labels(gold)
+    equal = [value for value in values if loose(value) == loose(gold)]
+    if len(equal) == 1:
+        return equal[0]
+    if len(labels) == 1 and not labels[0].isdigit() and ordinal(labels[0]) <= len(values):
+        return values[ordinal(labels[0]) - 1]
+    return None
+
+
+def _open_stem(stem: str) -> str:
+    """The stem with an empty bracket as a blank and without a heading of the options."""
+    stem = re.sub(r"(?is)\W{0,4}(?:answer )?(?:choices|options)\s?:\s*$", "", stem)
+    if stem.count("$") % 2:  # of $\textbf{(A)} ...
+        stem = re.sub(r"\$[^$]{0,20}$", "", stem)
+    return EMPTY_BRACKET.sub("____", stem).strip()
+
+
+def _stem_fault(stem: str) -> str | None:
+    if match := CLOSED_STEM.search(stem):
+        return f'the stem speaks of its options: "{match[0]}"'
+    if _embedded_figure(stem) or REFERENCE.search(stem):
+        return "the stem needs a figure"
+    return None if ASKS.search(stem) else "the stem asks nothing by itself"

@@ -1,0 +1,202 @@
+"""Labelled runs in a problem's text, (A) ... (B) ... (C) ..., and the golds that name one of their labels.
+
+A run is what options and parts have in common; which of the two it is, `answer_format` says. Labels are read
+in the styles of textbooks, competitions and exams: (A) A. A) A: a) 1) (i) ① in ASCII, full width or LaTeX.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+__all__ = ["Run", "loose", "named_labels", "runs", "value_of"]
+
+# Bounds that keep a hostile text cheap: longer texts are no problems or options, what follows is not read.
+MAX_CHARS, MAX_VALUE, MAX_RUNS = 100_000, 2_000, 5
+FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0xA0: 0x20}
+# Blanked to as many spaces, so that offsets stay those of the text. \( \) go too: \(A\) is no label.
+MARKUP = re.compile(
+    r"\\(?:text|math)(?:bf|rm|sf|it|tt|normal)?\s{0,3}\{|\\(?:bf|rm|sf)\b|\\q?quad\b|\\\\|\\[ ,;:!()\[\]]"
+    r"|\*\*|\$|\\n(?=\W{0,3}[A-Ja-j][.):])|\\item\b|(?<=[A-Ja-j0-9.):\s])\}"
+)
+CIRCLED = "①②③④⑤⑥⑦⑧⑨⑩"
+ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
+FREE = r"(?<![A-Za-z0-9\\_^'{(\[.])"  # what a label may follow: never a letter, as in P(A) or f(1)
+STYLES = {
+    "letters": (
+        re.compile(r"(?<![A-Za-z0-9\\_^'])[(\[]\s{0,20}([A-Ja-j])\s{0,20}[)\]]"),
+        re.compile(FREE + r"([A-Ja-j]) {0,2}[.、](?!\s{0,2}[A-J][.、])"),
+        re.compile(FREE + r"([A-Ja-j]) {0,2}\)"),
+        re.compile(FREE + r"([A-Ja-j]) {0,2}:"),
+        re.compile(r"(?m)^[ \t>*-]{0,8}([A-J])(?:[ \t]{0,3}[-–—|][ \t]{0,3}|[ \t]{1,4})(?=\S)"),
+        re.compile(r"([Ⓐ-Ⓙⓐ-ⓙ])"),
+    ),
+    "circled": (
+        re.compile(r"([①-⑩])"),
+        re.compile(r"\\(?:textcircled|circled)\s{0,3}\{?\s{0,3}(\d{1,2})\s{0,3}\}?"),
+    ),
+    "digits": (
+        re.compile(r"(?<![A-Za-z0-9\\_^'})])\(\s{0,3}(\d{1,2})\s{0,3}\)"),
+        re.compile(r"(?:(?<![^\n.;:!?。；])|(?<=[\n.;:!?。；] ))(\d{1,2})\s?[.、](?!\d)"),
+        re.compile(FREE + r"(\d{1,2})\s?[.、](?!\d)"),
+        re.compile(FREE + r"(\d{1,2})\)"),
+        re.compile(r"([⑴-⑽])"),
+    ),
+    "roman": (
+        re.compile(r"(?i)(?<![A-Za-z0-9\\_^'])\(\s{0,3}([ivx]{1,4})\s{0,3}\)"),
+        re.compile(r"(?i)" + FREE + r"([ivx]{1,4})[.):](?=\s)"),
+        re.compile(r"([Ⅰ-Ⅹⅰ-ⅹ])\s?[.、)]?"),
+    ),
+}
+# A run has a second label: one search spares the others in most texts.
+SECOND = {
+    "letters": re.compile(r"(?m)(?<![A-Za-z0-9\\_^'])[Bb]\s{0,20}[.)\]:、|–—-]|^[ \t>*-]{0,8}B[ \t]|[Ⓑⓑ]"),
+    "circled": re.compile(r"②|circled"),
+    "digits": re.compile(r"(?<![\w^])2\s{0,3}[.)、]|⑵"),
+    "roman": re.compile(r"(?i)(?<![a-z0-9])ii\s{0,3}[.):]|[Ⅱⅱ]"),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Labels 1, 2, ... of one style in the order of the text.
+
+    `kind` is a key of `STYLES` (lower-case letters apart, as `lowercase`); `values` are the texts after the
+    labels, the last one up to a blank line; `tail` is all that follows the last label; `before` is the word
+    before each label.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    stem: str
+    values: tuple[str, ...]
+    tail: str
+    before: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    number: int
+    text: str
+    start: int
+    end: int
+
+
+def plain(text: str) -> str:
+    """`text` with full-width ASCII made narrow; the same length."""
+    return text.translate(FULL_WIDTH)
+
+
+def ordinal(label: str) -> int:
+    """1 for A, a, 1, i, ①, Ⓐ, ⑴, Ⅰ; 2 for the next; 0 for what is no label."""
+    for first, last in (("Ⓐ", "Ⓙ"), ("ⓐ", "ⓙ"), ("①", "⑩"), ("⑴", "⑽"), ("Ⅰ", "Ⅹ"), ("ⅰ", "ⅹ")):
+        if first <= label <= last:
+            return ord(label) - ord(first) + 1
+    if label.isascii() and label.isdigit():
+        return int(label)
+    return ord(label.upper()) - 64 if len(label) == 1 and label.isascii() and label.isalpha() else 0
+
+
+def runs(problem: str) -> list[Run]:
+    """The runs of two or more labels that start at the first one, longest first, at most five for a pattern."""
+    text = plain(problem[:MAX_CHARS])
+    blank = MARKUP.sub(lambda match: " " * len(match[0]), text)
+    found = []
+    for kind, patterns in STYLES.items():
+        for pattern in patterns if SECOND[kind].search(blank) else ():
+            sequences = _sequences(_marks(kind, pattern, text if kind == "circled" else blank))
+            longest = sorted(sequences, key=len, reverse=True)[:MAX_RUNS]
+            found += [_run(kind, text, blank, marks) for marks in longest]
+    return sorted(found, key=len, reverse=True)
+
+
+def _marks(kind: str, pattern: re.Pattern[str], text: str) -> Iterator[_Mark]:
+    for match in pattern.finditer(text):
+        label = match[1]
+        lower = label.lower()
+        number = ROMAN.index(lower) + 1 if kind == "roman" and lower in ROMAN else ordinal(label)
+        if number:
+            yield _Mark(number, label, match.start(), match.end())
+
+
+def _sequences(marks: Iterable[_Mark]) -> Iterator[list[_Mark]]:
+    """Consecutive labels; a first label starts anew, any other label out of turn is passed over."""
+    current: list[_Mark] = []
+    for mark in marks:
+        if mark.number == 1:
+            if len(current) > 1:
+                yield current
+            current = [mark]
+        elif current and mark.number == len(current) + 1 and mark.text.isupper() == current[0].text.isupper():
+            current.append(mark)
+    if len(current) > 1:
+        yield current
+
+
+def _run(kind: str, text: str, blank: str, marks: list[_Mark]) -> Run:
+    ends = [mark.start for mark in marks[1:]] + [len(text)]
+    spans = [text[mark.end : end] for mark, end in zip(marks, ends)]
+    spans[-1], tail = spans[-1].strip().split("\n\n")[0], spans[-1]
+    lower = kind == "letters" and marks[0].text.islower()
+    before = (re.search(r"([A-Za-z]+)[ \t]*$", blank[max(0, mark.start - 24) : mark.start]) for mark in marks)
+    return Run(
+        "lowercase" if lower else kind,
+        tuple(mark.text for mark in marks),
+        text[: marks[0].start],
+        tuple(value_of(span) for span in spans),
+        tail,
+        tuple(match[1].lower() if match else "" for match in before),
+    )
+
+
+SPACING = r"(?:\\q?quad\b|\\[ ,;:!]|\\\\|\\hspace\{[^{}]{0,20}\}|\s|<br\s?/?>)"
+EDGES = re.compile(rf"^(?:{SPACING}|[.:)}}、]|\*\*)+|(?:{SPACING}|[;,；，。]|\*\*)+$")
+LABEL = re.compile(r"^\s{0,5}(?:\(\s?[A-J]\s?\)|[A-J]\s?[.):、])\s{0,5}(?=\S)")
+
+
+def value_of(option: str) -> str:
+    """An option without its label, spacing around it, closing full stop and dollar sign without a fellow."""
+    value = LABEL.sub("", plain(option[:MAX_VALUE]))
+    for _ in range(3):  # "\\ 5 $ \\quad" peels in layers
+        value = EDGES.sub("", value)
+        if value.count("$") % 2:
+            value = value.removesuffix("$") if value.endswith("$") else value.removeprefix("$")
+    if value.count("}") > value.count("{"):  # of \textbf{(A) 5}
+        value = value.removesuffix("}").rstrip()
+    return value.removesuffix(".") if not value.endswith("..") else value
+
+
+def loose(value: str) -> str:
+    """A value for comparing: no markup, spaces, brackets of size or letter case."""
+    value = re.sub(r"\\(?:left|right|d?frac(?=\{)|text|mathrm|boxed)\b|\\[ ,;:!]|[$\s{}]", "", plain(value))
+    return value.strip(".,").lower()
+
+
+NAMES = re.compile(
+    r"(?i:\s*(?:the\s+)?(?:answers?|options?|choices?|选项?|答案)?\s*(?:is|are|为|是)?\s*[:：]?\s*)"
+    r"((?:[(\[\s]*(?:[A-J]|[a-j]|[1-9]|[IViv]{1,3}|[①-⑩Ⓐ-Ⓙ])[)\].:\s]*(?:,|;|、|and|or|&|和|only)?\s*){1,10})"
+)
+NAME = re.compile(r"[IViv]{1,3}(?![A-Za-z])|[A-Ja-j1-9①-⑩Ⓐ-Ⓙ]")
+WORDS = re.compile(r"and|or|only")
+ADJACENT = re.compile(r"[a-h1-9]{2}")  # 15 and ab are a number and a product; AC and ①③ are labels
+
+
+def named_labels(gold: str) -> tuple[str, ...]:
+    """The labels a gold consists of ("B", "(b)", "\\text{A, C}", "①③", "1,3"); empty for anything else."""
+    if len(gold) > 60:
+        return ()
+    text = re.sub(r"\\(?:text|math|box)[a-z]*|\\[ ,;]|[${}*]|\s+", " ", plain(gold))
+    match = NAMES.fullmatch(re.sub(r" {2,}", " ", text).strip())
+    if not match or ADJACENT.search(match[1].replace("and", ",").replace("or", ",")):
+        return ()
+    found = tuple(NAME.findall(WORDS.sub(" ", match[1])))
+    numbers = [_number(label) for label in found]
+    same_case = len({label.isupper() for label in found if label.isalpha()}) < 2
+    return found if same_case and numbers == sorted(set(numbers)) else ()
+
+
+def _number(label: str) -> int:
+    lower = label.lower()
+    return ROMAN.index(lower) + 1 if lower in ROMAN else ordinal(label)
