@@ -76,6 +76,7 @@ def decide(
     low: float = 0.2,
     high: float = 0.8,
     inclusive: Inclusive = "both",
+    unknown: Literal["drop", "keep"] = "drop",
 ) -> pl.DataFrame:
     """Keep the problems whose pass rate lies in the band; reasons too_easy, too_hard, unknown_pass_rate.
 
@@ -83,6 +84,7 @@ def decide(
         problems: `id`.
         rates: from `pass_rates`, one row per id. An id that is absent here is unknown, like one never scored.
         inclusive: which edge itself is kept. With "both", exactly 2 of 10 is inside 0.2 to 0.8.
+        unknown: what becomes of an unknown rate; a kept one still says so in its evidence.
 
     Returns:
         Decisions; the evidence of every row, kept or not, is like "3/8 correct, 95% 0.12-0.71".
@@ -99,7 +101,7 @@ def decide(
     hard = rate < low if inclusive in ("both", "low") else rate <= low
     easy = rate > high if inclusive in ("both", "high") else rate >= high
     reason = (
-        pl.when(rate.is_null()).then(pl.lit("unknown_pass_rate"))
+        pl.when(rate.is_null()).then(pl.lit("unknown_pass_rate" if unknown == "drop" else None))
         .when(hard).then(pl.lit("too_hard"))
         .when(easy).then(pl.lit("too_easy"))
     )  # fmt: skip

@@ -38,6 +38,9 @@ def test_nothing_scored_is_unknown_and_never_zero(silent):
     assert rates.select("pass_rate", "low", "high").row(0) == (None, None, None)
     assert decided("a", rates) == {"a": "unknown_pass_rate"}
     assert decided("a", rates, low=0.0, high=1.0) == {"a": "unknown_pass_rate"}
+    kept = difficulty.decide(pl.DataFrame({"id": ["a"]}), rates, unknown="keep").row(0)
+    assert kept[:3] == ("a", True, None)
+    assert kept[3].startswith("0 of 8 samples scored")
 
 
 def test_missing_row_has_its_own_reason():

@@ -1,0 +1,226 @@
+"""A snapshot: one version of a curated set, as a folder that `datasets.load_dataset` opens.
+
+    STORE/snapshots_data/ID/README.md               the card: counts, sources, benchmarks, recipe, funnel
+    STORE/snapshots_data/ID/data/train.parquet      config `default`: the rows that were kept
+    STORE/snapshots_data/ID/rejected/train.parquet  config `rejected`: every other row, with filter and reason
+
+The card's counts are taken from the frames that are written beside it. Deleting the folder deletes no
+evidence: generations, verdicts and decisions stay in the store.
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from assay.pipelines.errors import StoreError
+from assay.pipelines.store import SCHEMAS, Store
+
+__all__ = ["FUNNEL", "Snapshot", "card", "find", "folder_of", "latest", "load", "new_id", "record", "write"]
+
+FUNNEL = pl.Schema(
+    {"filter": pl.String, "rows_in": pl.Int64, "rows_out": pl.Int64, "reasons": pl.String}
+)
+"""One row per filter; `reasons` is a JSON map from reason to rows."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one refresh made; `folder` is null for a refresh of which nothing was left."""
+
+    id: str
+    parent: str | None
+    recipe_hash: str
+    recipe: dict[str, Any]
+    benchmarks: list[dict[str, Any]]
+    """Each: name, revision, hash of its texts, rows."""
+    funnel: pl.DataFrame
+    """Schema `FUNNEL`, in the ladder's order."""
+    time: datetime
+    """UTC without a zone."""
+
+
+def new_id(recipe_hash: str, time: datetime) -> str:
+    """`20260314-030000-1f0c2a`: sorts by time; the end tells recipes and quick successions apart."""
+    digest = hashlib.sha256(f"{recipe_hash} {time.isoformat()}".encode()).hexdigest()
+    return f"{time:%Y%m%d-%H%M%S}-{digest[:6]}"
+
+
+def folder_of(store: Store, snapshot_id: str) -> Path:
+    """Where the snapshot's rows lie, whether they were written or not."""
+    return store.path / "snapshots_data" / snapshot_id
+
+
+def record(store: Store, snapshot: Snapshot) -> None:
+    """Adds the snapshot's row to the table `snapshots`."""
+    row = {
+        "id": snapshot.id,
+        "parent": snapshot.parent,
+        "recipe_hash": snapshot.recipe_hash,
+        "recipe": json.dumps(snapshot.recipe, ensure_ascii=False),
+        "benchmarks": json.dumps(snapshot.benchmarks, ensure_ascii=False),
+        "funnel": json.dumps(
+            [row | {"reasons": json.loads(row["reasons"])} for row in snapshot.funnel.to_dicts()]
+        ),
+        "time": snapshot.time,
+    }
+    store.append("snapshots", pl.DataFrame([row], schema=SCHEMAS["snapshots"]))
+
+
+def find(store: Store, prefix: str = "latest") -> str:
+    """The id that starts with `prefix`; `latest` is the newest whose rows are on the disk.
+
+    Raises:
+        StoreError: no snapshot starts so, or several do.
+    """
+    ids: list[str] = store.scan("snapshots").select("id").collect()["id"].to_list()
+    if prefix == "latest":
+        newest = latest(store)
+        if newest is None:
+            raise StoreError(f"{store.path}: holds no snapshot yet; `assay refresh RECIPE` makes one.")
+        return newest
+    found = [name for name in ids if name.startswith(prefix)]
+    if len(found) == 1 or prefix in found:
+        return prefix if prefix in found else found[0]
+    some = ", ".join((found or ids)[-5:]) or "none"
+    kind = "several snapshots start" if found else "no snapshot starts"
+    raise StoreError(f"{store.path}: {kind} with '{prefix}'; give more of the id. Snapshots: {some}.")
+
+
+def latest(store: Store) -> str | None:
+    """The newest snapshot whose rows are on the disk."""
+    ids = store.scan("snapshots").sort("time", maintain_order=True).select("id").collect()["id"]
+    written = [name for name in ids if folder_of(store, name).is_dir()]
+    return written[-1] if written else None
+
+
+def load(store: Store, prefix: str = "latest") -> Snapshot:
+    """The snapshot's record; its rows are in `folder_of(store, snapshot.id) / "data/train.parquet"`."""
+    snapshot_id = find(store, prefix)
+    row = store.scan("snapshots").filter(pl.col("id") == snapshot_id).collect().row(0, named=True)
+    funnel = [step | {"reasons": json.dumps(step["reasons"])} for step in json.loads(row["funnel"])]
+    return Snapshot(
+        id=row["id"],
+        parent=row["parent"],
+        recipe_hash=row["recipe_hash"],
+        recipe=json.loads(row["recipe"]),
+        benchmarks=json.loads(row["benchmarks"]),
+        funnel=pl.DataFrame(funnel, schema=FUNNEL),
+        time=row["time"],
+    )
+
+
+def write(
+    store: Store, snapshot: Snapshot, kept: pl.DataFrame, rejected: pl.DataFrame, back_scan: pl.DataFrame
+) -> Path:
+    """Writes the snapshot's folder whole or not at all, and returns it.
+
+    Args:
+        kept: columns of `problems`, `sources` (of the row and its copies), pass rate, interval and bucket.
+        rejected: the same problem columns with `filter, reason, evidence`.
+        back_scan: `snapshot, problem_id, reason`: rows of older snapshots that are items of these benchmarks.
+    """
+    folder = folder_of(store, snapshot.id)
+    temporary = folder.with_name(f".{snapshot.id}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        for name, rows in (("data", kept), ("rejected", rejected)):
+            (temporary / name).mkdir(parents=True)
+            rows.write_parquet(temporary / name / "train.parquet")
+        (temporary / "README.md").write_text(card(snapshot, kept, rejected, back_scan), encoding="utf-8")
+        temporary.rename(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be written: {error}. The decisions are in the store.") from error
+    return folder
+
+
+def card(snapshot: Snapshot, kept: pl.DataFrame, rejected: pl.DataFrame, back_scan: pl.DataFrame) -> str:
+    """The README.md: YAML front matter that declares the two configs, and what a reader must know."""
+    name = str(snapshot.recipe.get("name") or "curated problems")
+    sections = [
+        f"---\n{_front_matter(name, kept, rejected)}\n---\n\n# {name}, snapshot {snapshot.id}",
+        f"Made {snapshot.time:%Y-%m-%d %H:%M} UTC by `assay` from recipe {snapshot.recipe_hash[:12]}"
+        + (f", after snapshot {snapshot.parent}." if snapshot.parent else "."),
+        _table("Rows", ["config", "rows"], [["default", kept.height], ["rejected", rejected.height]]),
+        _table("Funnel", ["filter", "in", "out", "reasons"], _funnel_rows(snapshot.funnel)),
+        _table("Sources", ["source", "licence", "kept", "rejected"], _source_rows(kept, rejected)),
+        _table("Benchmarks", ["name", "revision", "sha256", "rows"], _benchmark_rows(snapshot.benchmarks)),
+        _table("Older snapshots with items of these benchmarks", ["snapshot", "stage", "rows"], _hits(back_scan)),
+        _table("Difficulty", ["bucket", "rows"], _bucket_rows(kept)),
+        f"## Recipe\n\n```json\n{json.dumps(snapshot.recipe, indent=1, ensure_ascii=False)}\n```",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(name: str, kept: pl.DataFrame, rejected: pl.DataFrame) -> str:
+    """YAML; each value is JSON, which is YAML too and needs no quoting rules."""
+    licenses = kept["license"].drop_nulls().unique().to_list()
+    configs = [("default", "data", kept), ("rejected", "rejected", rejected)]
+    configs = [config for config in configs if config[2].height]  # the loader refuses a split without rows
+    fields = {
+        "pretty_name": name,
+        "license": licenses[0].lower() if len(licenses) == 1 and not kept["license"].has_nulls() else "other",
+        "configs": [
+            {"config_name": config, "data_files": [{"split": "train", "path": f"{folder}/train.parquet"}]}
+            for config, folder, _ in configs
+        ],
+        "dataset_info": [
+            {"config_name": config, "splits": [{"name": "train", "num_examples": rows.height}]}
+            for config, _, rows in configs
+        ],
+    }
+    return "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
+
+
+def _table(title: str, header: list[str], rows: list[list[Any]]) -> str:
+    if not rows:
+        return ""
+    lines = [header, ["---"] * len(header), *rows]
+    text = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+    return f"## {title}\n\n{text}"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else " ".join(str(value).replace("|", "\\|").split())
+
+
+def _funnel_rows(funnel: pl.DataFrame) -> list[list[Any]]:
+    def words(reasons: str) -> str:
+        return ", ".join(f"{reason} {rows}" for reason, rows in json.loads(reasons).items())
+
+    return [[r["filter"], r["rows_in"], r["rows_out"], words(r["reasons"])] for r in funnel.to_dicts()]
+
+
+def _source_rows(kept: pl.DataFrame, rejected: pl.DataFrame) -> list[list[Any]]:
+    columns = ("source", "license")
+    rows = pl.concat(
+        [kept.select(*columns, kept=pl.lit(True)), rejected.select(*columns, kept=pl.lit(False))]
+    ).with_columns(pl.col("license").fill_null("not stated"))
+    counts = rows.group_by(columns).agg(pl.col("kept").sum(), rejected=(~pl.col("kept")).sum())
+    return [list(row) for row in counts.sort(columns).rows()]
+
+
+def _benchmark_rows(benchmarks: list[dict[str, Any]]) -> list[list[Any]]:
+    return [[b["name"], b.get("revision") or "local file", b["hash"], b["rows"]] for b in benchmarks]
+
+
+def _hits(back_scan: pl.DataFrame) -> list[list[Any]]:
+    counts = back_scan.group_by("snapshot", "reason").len().sort("snapshot", "reason")
+    return [list(row) for row in counts.rows()]
+
+
+def _bucket_rows(kept: pl.DataFrame) -> list[list[Any]]:
+    if "bucket" not in kept.columns:
+        return []
+    counts = kept.group_by(pl.col("bucket").fill_null("not scored")).len()
+    return [list(row) for row in counts.sort("len", "bucket", descending=[True, False]).rows()]
+
+
+def now() -> datetime:
+    """UTC without a zone, as the store keeps times."""
+    return datetime.now(UTC).replace(tzinfo=None)
