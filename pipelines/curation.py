@@ -1,0 +1,333 @@
+"""The refresh: sources in, the recipe's ladder of filters, a snapshot out, and every decision in the ledger.
+
+    with store.lock("refresh"):
+        run = Refresh(store, recipe, engine=engine, verifier=verifier)
+        for step in run.steps:
+            run.run(step)
+        snapshot = run.finish()
+
+is what `refresh` does, and what a flow does with a task for each step. Samples and verdicts are recorded as
+they arrive and decisions at the end of each filter: a refresh that is cut off and started again pays for nothing
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from assay.filters import (
+    answer_format,
+    answers,
+    contamination,
+    difficulty,
+    selection,
+    shortcut,
+    suspect_gold,
+)
+from assay.pipelines import snapshot as snapshots
+from assay.pipelines import sources
+from assay.pipelines.engines import Engine
+from assay.pipelines.errors import RecipeError, SourceError
+from assay.pipelines.ledger import BACK_SCAN
+from assay.pipelines.recipe import RefreshRecipe, recipe_hash
+from assay.pipelines.scoring import GRADED, Scoring
+from assay.pipelines.snapshot import Snapshot
+from assay.pipelines.store import SCHEMAS, Store
+from assay.pipelines.verify import Verifier
+
+if TYPE_CHECKING:
+    from assay.pipelines.generate import Progress
+
+__all__ = ["Refresh", "back_scan", "refresh"]
+
+REMEDY = {
+    "parse": "Check the fields of [[sources]].",
+    "format": "Set the formats that you want to 'keep' in [format].",
+    "answer": "Raise max_chars in [answer], or check which field of the source is the answer.",
+    "duplicates": "Raise threshold in [duplicates].",
+    "contamination": "The sources are the benchmarks: use other sources, or fewer [[benchmarks]].",
+    "shortcut": "Take fewer samples in [shortcut], or harder sources.",
+    "difficulty": "Widen band in [difficulty], or change [model]: a stronger one if too_hard leads, a weaker "
+    "one if too_easy does; raise max_tokens if unknown_pass_rate does.",
+    "suspect_gold": "Raise min_share in [suspect_gold], or check the golds of the sources.",
+    "selection": "Raise size in [selection].",
+}  # fmt: skip
+NO_HITS = pl.DataFrame(schema=dict.fromkeys(("snapshot", "problem_id", "reason", "evidence"), pl.String))
+
+
+def refresh(
+    store: Store,
+    recipe: RefreshRecipe,
+    *,
+    engine: Engine | Callable[[], Engine] | None = None,
+    verifier: Verifier | None = None,
+    progress: Progress | None = None,
+) -> Snapshot:
+    """Runs the whole ladder under the store's lock and returns the snapshot.
+
+    Args:
+        engine: an engine, or what makes one (called when a filter first needs samples). Without one, only
+            recorded samples are read: a new band over old evidence calls no model.
+        verifier: reads golds and grades samples; without one, recorded verdicts are read.
+        progress: handed to `generate.sample`.
+
+    Raises:
+        SourceError: a source cannot be read, or a filter left nothing; the ledger is written first.
+        StoreError: another refresh holds the lock.
+    """
+    with store.lock("refresh"):
+        run = Refresh(store, recipe, engine=engine, verifier=verifier, progress=progress)
+        for step in run.steps:
+            run.run(step)
+        return run.finish()
+
+
+class Refresh:
+    """One refresh: `steps` names its steps in order, `run` does one, `finish` writes the snapshot."""
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: RefreshRecipe,
+        *,
+        engine: Engine | Callable[[], Engine] | None = None,
+        verifier: Verifier | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.store, self.recipe, self.verifier = store, recipe, verifier
+        self.scoring = Scoring(store, recipe, engine, verifier, progress)
+        self.steps: tuple[str, ...] = ("parse", *recipe.ladder)
+        self.time = snapshots.now()
+        self.id = snapshots.new_id(recipe_hash(recipe), self.time)
+        self.pool = pl.DataFrame(schema=SCHEMAS["problems"])
+        self.benchmarks: list[dict[str, Any]] = []
+        self._problems = self.pool
+        self._decisions: dict[str, pl.DataFrame] = {}
+        self._funnel: list[dict[str, Any]] = []
+        self._graded = pl.DataFrame(schema=GRADED)
+        self._index: contamination.BenchmarkIndex | None = None
+        self.back_scan = NO_HITS
+
+    def run(self, step: str) -> dict[str, Any]:
+        """Does one step and records its decisions; returns the funnel's row (see `snapshot.FUNNEL`).
+
+        Raises:
+            SourceError: nothing is left; names the filter, the reasons with their counts, and what to change.
+        """
+        decisions = self._parse() if step == "parse" else getattr(self, f"_{step}")()
+        in_pool = pl.col("id").is_in(self.pool["id"].implode())
+        own = decisions if step == "parse" else decisions.filter(in_pool)
+        kept = own.filter("keep")
+        self._record(step, decisions)
+        self._decisions[step] = own
+        rejected = own.filter(~pl.col("keep"))["reason"].value_counts(sort=True)
+        row = {"filter": step, "rows_in": own.height, "rows_out": kept.height}
+        self._funnel.append(row | {"reasons": json.dumps(dict(rejected.rows()))})
+        self.pool = self.pool.join(kept.select("id"), on="id", how="semi", maintain_order="left")
+        if step == "format" and "reformulate" in self.recipe.format.model_dump().values():
+            self.pool = answer_format.reformulate(self.pool)
+        if self.pool.is_empty():
+            self._give_up(step, dict(rejected.rows()))
+        return self._funnel[-1]
+
+    def finish(self) -> Snapshot:
+        """Writes the snapshot's folder and record, after scanning older ones for benchmarks new to them."""
+        made = self._snapshot()
+        if self._index is not None:
+            self.back_scan = back_scan(self.store, self._index, self.benchmarks)
+        snapshots.write(self.store, made, self._kept(), self._rejected(), self.back_scan)
+        snapshots.record(self.store, made)
+        return made
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            id=self.id,
+            parent=snapshots.latest(self.store),
+            recipe_hash=recipe_hash(self.recipe),
+            recipe=self.recipe.model_dump(mode="json"),
+            benchmarks=self.benchmarks,
+            funnel=pl.DataFrame(self._funnel, schema=snapshots.FUNNEL),
+            time=self.time,
+        )
+
+    def _record(self, step: str, decisions: pl.DataFrame) -> None:
+        rows = decisions.rename({"id": "problem_id"}).with_columns(
+            snapshot=pl.lit(self.id), filter=pl.lit(step), time=pl.lit(snapshots.now())
+        )
+        self.store.append("decisions", rows.select(SCHEMAS["decisions"].names()))
+
+    def _give_up(self, step: str, reasons: dict[str, int]) -> None:
+        snapshots.record(self.store, self._snapshot())
+        counts = ", ".join(f"{reason} {rows}" for reason, rows in reasons.items())
+        raise SourceError(
+            f"recipe '{self.recipe.name}': filter '{step}' left nothing of {self._funnel[-1]['rows_in']} "
+            f"problems: {counts}. {REMEDY[step]} The ledger of snapshot {self.id} holds every decision."
+        )
+
+    def _parse(self) -> pl.DataFrame:
+        """Every row of every source: new problems are added to the store, what is no problem is rejected."""
+        read = [sources.read(source) for source in self.recipe.sources]
+        problems, unparsable = pl.concat(p for p, _ in read), pl.concat(u for _, u in read)
+        known = self.store.scan("problems").select("id", first="first_seen").unique("id", keep="first")
+        seen = problems.join(known.collect(), on="id", how="left", maintain_order="left")
+        self.store.append("problems", seen.filter(pl.col("first").is_null()).drop("first"))
+        self.pool = seen.with_columns(first_seen=pl.coalesce("first", "first_seen")).drop("first")
+        self._problems = pl.concat([self.pool, unparsable.select("id", "source")], how="diagonal")
+        place = pl.format("row {} of {}", "source_key", "source")
+        good = problems.select("id", keep=True, reason=pl.lit(None, pl.String), evidence=place)
+        bad = unparsable.select(
+            "id",
+            keep=False,
+            reason=pl.format("unparsable_{}", pl.col("reason").str.extract(r"^(\w+)")),
+            evidence=pl.format("{}, row {}: {}", "file", "line", "reason"),
+        )
+        return pl.concat([good, bad.cast(good.schema)])
+
+    def _format(self) -> pl.DataFrame:
+        return answer_format.decide(self.pool, self.recipe.format.model_dump())
+
+    def _answer(self) -> pl.DataFrame:
+        """With a verifier, also what it cannot read; programs have tests instead of a gold."""
+        pool = self.pool
+        if self.verifier is not None:
+            golds = pool.filter(pl.col("kind") == "math").select("id", gold=pl.col("answer").fill_null(""))
+            faults = self.verifier.gold_faults(golds["gold"].to_list())
+            found = golds.select("id", pl.Series("gold_fault", faults, dtype=pl.String))
+            pool = pool.join(found, on="id", how="left", maintain_order="left")
+        return answers.decide(pool, max_chars=self.recipe.answer.max_chars)
+
+    def _duplicates(self) -> pl.DataFrame:
+        from assay.filters import duplicates
+
+        return duplicates.decide(self.pool, threshold=self.recipe.duplicates.threshold)
+
+    def _contamination(self) -> pl.DataFrame:
+        self._index, self.benchmarks = benchmark_index(self.recipe)
+        model = self.recipe.contamination.embeddings
+        vectors = _embed(model, self.pool["problem"].to_list()) if model else None
+        return contamination.decide(self.pool, self._index, vectors)
+
+    def _shortcut(self) -> pl.DataFrame:
+        """Guessable first, since it costs nothing; the others are asked for direct answers."""
+        settings, guessed = self.recipe.shortcut, shortcut.guessable(self.pool)
+        rest = self.pool.filter(guessed["keep"])
+        direct = self.scoring.graded(
+            rest, "direct", settings.samples, temperature=settings.temperature, max_tokens=settings.max_tokens
+        )
+        asked = shortcut.decide(rest, difficulty.pass_rates(direct))
+        found = pl.concat([guessed.filter(~pl.col("keep")), asked])
+        return self.pool.select("id").join(found, on="id", how="left", maintain_order="left")
+
+    def _difficulty(self) -> pl.DataFrame:
+        settings = self.recipe.difficulty
+        rates = difficulty.pass_rates(self._thought(self.pool))
+        return difficulty.decide(self.pool, rates, *settings.band, settings.inclusive, settings.unknown)
+
+    def _suspect_gold(self) -> pl.DataFrame:
+        """Also of what was too hard: a wrong gold looks like a hard problem, and repair needs to find it."""
+        rows, settings = self.pool.select("id"), self.recipe.suspect_gold
+        if "difficulty" in self._decisions:
+            hard = self._decisions["difficulty"].filter(pl.col("reason") == "too_hard")
+            rows = pl.concat([rows, hard.select("id")])
+        self._thought(self.pool)
+        return suspect_gold.decide(rows, self._graded, settings.min_share, settings.min_samples)
+
+    def _selection(self) -> pl.DataFrame:
+        settings = self.recipe.selection
+        size = self.pool.height if settings.size is None else settings.size
+        by = None if settings.balance == "none" else settings.balance
+        return selection.decide(self._with_rates(self.pool), size, settings.seed, by)
+
+    def _thought(self, problems: pl.DataFrame) -> pl.DataFrame:
+        """Graded samples of these problems in the model's own mode; adaptive where the recipe says so.
+
+        Each round doubles the samples of the undecided problems, which thus all have equally many.
+        """
+        assert self.recipe.model is not None
+        settings, mode = self.recipe.difficulty, self.recipe.model.mode
+        new = problems.filter(~pl.col("id").is_in(self._graded["problem_id"].unique().implode()))
+        samples = settings.samples
+        graded = self.scoring.graded(new, mode, samples)
+        while settings.adaptive and samples < settings.max_samples:
+            rates = difficulty.pass_rates(graded)
+            ids = difficulty.undecided(rates, *settings.band, settings.max_samples)
+            if not ids:
+                break
+            samples = min(2 * samples, settings.max_samples)
+            more = self.scoring.graded(new.filter(pl.col("id").is_in(ids)), mode, samples)
+            graded = pl.concat([graded.filter(~pl.col("problem_id").is_in(ids)), more])
+        self._graded = pl.concat([self._graded, graded])
+        return self._graded.filter(pl.col("problem_id").is_in(problems["id"].implode()))
+
+    def _with_rates(self, problems: pl.DataFrame) -> pl.DataFrame:
+        rates = difficulty.pass_rates(self._graded)
+        columns = rates.join(difficulty.buckets(rates), on="problem_id").select(
+            "problem_id", "samples", "correct", "wrong", "pass_rate", "bucket",
+            pass_rate_low="low", pass_rate_high="high", pass_rate_model="model",
+        )  # fmt: skip
+        return problems.join(columns, left_on="id", right_on="problem_id", how="left", maintain_order="left")
+
+    def _kept(self) -> pl.DataFrame:
+        return self._with_rates(self.pool)
+
+    def _rejected(self) -> pl.DataFrame:
+        """Every row that some filter rejected, with the first that did."""
+        found = pl.concat(
+            rows.filter(~pl.col("keep")).select("id", "reason", "evidence", filter=pl.lit(step))
+            for step, rows in self._decisions.items()
+        )
+        columns = ("id", "filter", "reason", "evidence")
+        return self._problems.join(found.select(columns), on="id", maintain_order="left")
+
+
+def benchmark_index(recipe: RefreshRecipe) -> tuple[contamination.BenchmarkIndex, list[dict[str, Any]]]:
+    """The recipe's benchmarks ready to be looked for, and of each its name, revision, hash and rows."""
+    read = {benchmark.name: sources.read(benchmark)[0] for benchmark in recipe.benchmarks}
+    texts = {name: problems["problem"].to_list() for name, problems in read.items()}
+    model = recipe.contamination.embeddings
+    vectors = {name: _embed(model, items) for name, items in texts.items()} if model else None
+    described = [
+        {"name": b.name, "revision": b.revision, "hash": sources.content_hash(rows), "rows": rows.height}
+        for b, rows in zip(recipe.benchmarks, read.values())
+    ]
+    return contamination.BenchmarkIndex.build(texts, vectors), described
+
+
+def back_scan(
+    store: Store, index: contamination.BenchmarkIndex, benchmarks: list[dict[str, Any]]
+) -> pl.DataFrame:
+    """Scans older snapshots for benchmarks that they did not know, and adds what it finds to the ledger.
+
+    Returns:
+        `snapshot, problem_id, reason, evidence` of every hit, by the stages that need no embeddings; empty when
+        all is clean. A snapshot that knew all these benchmarks, by their hashes, is not scanned.
+    """
+    hits = [NO_HITS]
+    for row in store.scan("snapshots").select("id", "benchmarks").collect().to_dicts():
+        file = snapshots.folder_of(store, row["id"]) / "data" / "train.parquet"
+        known = {benchmark["hash"] for benchmark in json.loads(row["benchmarks"])}
+        if file.exists() and not {benchmark["hash"] for benchmark in benchmarks} <= known:
+            found = contamination.decide(pl.read_parquet(file, columns=["id", "problem"]), index)
+            found = found.filter(~pl.col("keep")).rename({"id": "problem_id"})
+            hits.append(found.with_columns(snapshot=pl.lit(row["id"])).select(NO_HITS.columns))
+    found = pl.concat(hits)
+    recorded = store.scan("decisions").filter(pl.col("filter") == BACK_SCAN).select("snapshot", "problem_id")
+    new = found.join(recorded.collect(), on=["snapshot", "problem_id"], how="anti")
+    rows = new.with_columns(filter=pl.lit(BACK_SCAN), keep=pl.lit(False), time=pl.lit(snapshots.now()))
+    store.append("decisions", rows)
+    return found
+
+
+def _embed(model: str, texts: list[str]) -> Any:
+    """Sentence embeddings [len(texts), d]."""
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise RecipeError(
+            f"[contamination] embeddings = '{model}' needs sentence-transformers: install it, or leave it out"
+        ) from None
+    return SentenceTransformer(model).encode(texts)

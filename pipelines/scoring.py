@@ -1,0 +1,121 @@
+"""Graded samples for a refresh: what the store holds, and what an engine and a verifier add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from assay.pipelines.engines import Engine, Sampling
+from assay.pipelines.errors import EngineError, RecipeError
+from assay.pipelines.recipe import Model, RefreshRecipe
+from assay.pipelines.store import Store
+from assay.pipelines.verify import Policy, Verifier
+
+if TYPE_CHECKING:
+    from assay.pipelines.generate import Progress
+
+__all__ = ["GRADED", "Scoring"]
+
+GRADED = pl.Schema({"problem_id": pl.String, "model": pl.String, "status": pl.String, "extracted": pl.String})
+
+
+class Scoring:
+    """Asks for samples of problems and their verdicts; nothing that is recorded is sampled or graded twice.
+
+    Args:
+        engine: an engine, or what makes one: it is made when a filter first needs samples. Without one, only
+            recorded generations of the recipe's mode are read.
+        verifier: grades what has no verdict yet; without one, the latest recorded verdicts are read.
+        progress: handed to `generate.sample`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: RefreshRecipe,
+        engine: Engine | Callable[[], Engine] | None = None,
+        verifier: Verifier | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.store, self.recipe, self.verifier, self.progress = store, recipe, verifier, progress
+        self._engine = engine
+
+    def graded(self, problems: pl.DataFrame, mode: str, samples: int, **sampling: Any) -> pl.DataFrame:
+        """`problem_id, model, status, extracted`, a row per sample; status is null where nothing graded it.
+
+        Args:
+            problems: `id, problem, answer, source`.
+            samples: per problem; more are never returned, fewer only without an engine.
+            sampling: what differs from the recipe's [model]: temperature, max_tokens.
+        """
+        if problems.is_empty():
+            return pl.DataFrame(schema=GRADED)
+        model = self.recipe.model
+        if model is None:
+            raise RecipeError("a filter of the ladder needs samples and the recipe has no [model]: add it")
+        if self._engine is None:
+            generations = self._recorded(problems, mode, samples)
+        else:
+            generations = self._sampled(model, problems, mode, samples, sampling)
+        verdicts = self._verdicts(problems, generations)
+        rows = generations.select("key", "problem_id", "model")
+        joined = rows.join(verdicts, on=["key", "problem_id"], how="left", maintain_order="left")
+        return joined.select(pl.col(name).cast(dtype) for name, dtype in GRADED.items())
+
+    def _sampled(
+        self, model: Model, problems: pl.DataFrame, mode: str, samples: int, sampling: dict[str, Any]
+    ) -> pl.DataFrame:
+        from assay.pipelines import generate
+
+        if callable(self._engine):
+            self._engine = self._engine()
+        assert self._engine is not None
+        usual = {name: getattr(model, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
+        return generate.sample(
+            self.store,
+            self._engine,
+            problems.select("id", "problem"),
+            mode=mode,
+            samples=samples,
+            sampling=Sampling(**usual | sampling),
+            seed=model.seed,
+            instruction=model.instruction,
+            progress=self.progress,
+        )
+
+    def _recorded(self, problems: pl.DataFrame, mode: str, samples: int) -> pl.DataFrame:
+        """Recorded generations of these problems in this mode, the first `samples` of each, of one model."""
+        rows = self.store.scan("generations").filter(
+            pl.col("problem_id").is_in(problems["id"].implode()), pl.col("mode") == mode
+        )
+        newest = rows.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
+        found = newest.filter(pl.col("sample") < samples).sort("sample", maintain_order=True).collect()
+        models = found["model"].unique().sort().to_list()
+        if len(models) > 1:
+            raise EngineError(
+                f"{self.store.path}: recorded samples in mode {mode} are of {len(models)} models "
+                f"({', '.join(models)}), and pass rates are of one: give the engine of the one that counts."
+            )
+        return found
+
+    def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
+        """`key, problem_id, status, extracted`; graded source by source where their policies differ."""
+        if self.verifier is None:
+            latest = self.store.scan("verdicts").unique("key", keep="last", maintain_order=True)
+            keys = generations.lazy().select("key", "problem_id")
+            return keys.join(latest.select("key", "status", "extracted"), on="key").collect()
+        from assay.pipelines import generate
+
+        sources: dict[Policy, list[str]] = {}
+        for source in self.recipe.sources:
+            sources.setdefault(Policy(**source.policy), []).append(source.name)  # type: ignore[arg-type]
+        parts = []
+        for policy, names in sources.items():
+            own = problems.filter(pl.col("source").is_in(names))
+            theirs = generations.filter(pl.col("problem_id").is_in(own["id"].implode()))
+            if len(theirs):
+                parts.append(generate.grade(self.store, self.verifier, own, theirs, policy))
+        columns = ("key", "problem_id", "status", "extracted")
+        return pl.concat([part.select(columns) for part in parts])

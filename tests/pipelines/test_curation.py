@@ -1,0 +1,338 @@
+"""The ladder over real stores and files: what goes in, what stays, what is recorded, and what is never paid twice."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from assay.pipelines import curation, ledger
+from assay.pipelines import snapshot as snapshots
+from assay.pipelines.curation import Refresh, back_scan, refresh
+from assay.pipelines.engines import Completion, Request
+from assay.pipelines.errors import EngineError, SourceError, StoreError
+from assay.pipelines.recipe import RefreshRecipe, load
+from assay.pipelines.store import SCHEMAS, Store
+from assay.pipelines.verify import Verifier
+
+RECIPE = """
+name = "tiny"
+store = "store"
+ladder = {ladder}
+[[sources]]
+name = "sums"
+path = "sums.jsonl"
+problem = "q"
+answer = "a"
+license = "MIT"
+[[benchmarks]]
+name = "bench"
+path = "bench.jsonl"
+problem = "q"
+[model]
+path = "m"
+engine = "replay"
+"""
+NAMES = ("Ada", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo")
+THINGS = ("apples", "marbles", "tickets", "coins")
+
+
+def text(n: int) -> str:
+    """Problem n: no two alike beyond their frame; its gold is 100 + n."""
+    who, what = NAMES[n % 10], THINGS[n % 4]
+    return f"On day {n * 7 + 3} {who} had {60 + n} {what} and a neighbour brought 40 {what} more. How many has {who}?"
+
+
+def row(n: int) -> dict[str, Any]:
+    return {"q": text(n), "a": str(100 + n)}
+
+
+class Tokenizer:
+    """Characters as tokens, and a template with a mark for direct mode."""
+
+    chat_template = "given"
+    name_or_path = "characters"
+
+    def apply_chat_template(self, messages: list[dict[str, str]], enable_thinking: bool, **_: object) -> str:
+        return messages[0]["content"] + ("" if enable_thinking else "<direct>")
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+class Oracle:
+    """An engine whose model is right in sample i of problem n with think mode iff i % 8 < skill[n]."""
+
+    name, fingerprint, max_model_len = "oracle", "oracle-1", 10_000
+    tokenizer: Any = Tokenizer()
+
+    def __init__(self, skill: dict[int, int], direct: Sequence[int] = (), silent: Sequence[int] = ()) -> None:
+        self.skill, self.direct, self.silent = skill, direct, silent
+        self.calls: list[str] = []
+        self.seen: dict[tuple[str, bool], int] = {}
+
+    def generate(self, requests: Sequence[Request], on_done: Any = None) -> list[Completion]:
+        found = [self._answer(request) for request in requests]
+        for completion in found if on_done else ():
+            on_done(completion)
+        return found
+
+    def _answer(self, request: Request) -> Completion:
+        prompt = "".join(map(chr, request.prompt_ids))
+        match = re.search(r"had (\d+)", prompt)
+        assert match
+        n, direct = int(match[1]) - 60, prompt.endswith("<direct>")
+        self.calls.append(f"{n}{'d' if direct else ''}")
+        i = self.seen[n, direct] = self.seen.get((n, direct), -1) + 1  # type: ignore[index]
+        right = n in self.direct if direct else i % 8 < self.skill.get(n, 4)
+        stop = "length" if n in self.silent and not direct else "stop"
+        return Completion(request.key, [1], [0.0], "so" if stop == "length" else f"\\boxed{{{100 + n if right else 7}}}",
+                          stop, 0.1)  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write(tmp_path / "sums.jsonl", [row(n) for n in range(6)])
+    write(tmp_path / "bench.jsonl", [{"q": "Find the remainder when $17^{2024} + 5$ is divided by thirteen."}])
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with Verifier(workers=1) as verifier:
+        yield verifier
+
+
+def write(path: Path, rows: list[Any]) -> None:
+    path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n")
+
+
+def recipe(place: Path, *ladder: str, sets: Sequence[str] = ()) -> RefreshRecipe:
+    (place / "recipe.toml").write_text(RECIPE.format(ladder=json.dumps(ladder)))
+    return load(place / "recipe.toml", RefreshRecipe, sets)
+
+
+def store_of(place: Path) -> Store:
+    return Store.open(place / "store", create=True)
+
+
+def kept(store: Store, name: str = "latest") -> pl.DataFrame:
+    return pl.read_parquet(snapshots.folder_of(store, snapshots.find(store, name)) / "data/train.parquet")
+
+
+def rejected(store: Store) -> dict[str, tuple[str, str]]:
+    rows = pl.read_parquet(snapshots.folder_of(store, snapshots.find(store)) / "rejected/train.parquet")
+    return {row["problem"]: (row["filter"], row["reason"]) for row in rows.to_dicts()}
+
+
+def numbers(frame: pl.DataFrame) -> set[int]:
+    return {int(answer) - 100 for answer in frame["answer"]}
+
+
+def test_the_whole_ladder(place, verifier):
+    bench = json.loads((place / "bench.jsonl").read_text())["q"]
+    others = [{"q": bench, "a": "3"}, {"q": "Prove that 2 is even.", "a": "proof"}, {"q": text(6), "a": ""}, "{broken"]
+    write(place / "sums.jsonl", [row(n) for n in range(6)] + others)
+    engine = Oracle({0: 0, 1: 8}, direct=[2], silent=[3])
+    ladder = ("format", "answer", "contamination", "shortcut", "difficulty", "suspect_gold", "selection")
+    made = refresh(store_of(place), recipe(place, *ladder), engine=engine, verifier=verifier)
+    store = store_of(place)
+    assert numbers(kept(store)) == {4, 5}
+    assert rejected(store) == {
+        bench: ("contamination", "exact"),
+        "Prove that 2 is even.": ("format", "proof"),
+        text(6): ("answer", "empty"),
+        None: ("parse", "unparsable_line"),
+        text(0): ("difficulty", "too_hard"),
+        text(1): ("difficulty", "too_easy"),
+        text(2): ("shortcut", "solvable_without_cot"),
+        text(3): ("difficulty", "unknown_pass_rate"),
+    }
+    assert [(r["filter"], r["rows_in"], r["rows_out"]) for r in made.funnel.to_dicts()] == [
+        ("parse", 10, 9), ("format", 9, 8), ("answer", 8, 7), ("contamination", 7, 6), ("shortcut", 6, 5),
+        ("difficulty", 5, 2), ("suspect_gold", 2, 2), ("selection", 2, 2),
+    ]  # fmt: skip
+    for step in made.funnel.to_dicts():
+        assert step["rows_in"] - sum(json.loads(step["reasons"]).values()) == step["rows_out"]
+    columns = kept(store).select("pass_rate", "samples", "bucket", "pass_rate_model").unique().rows()
+    assert columns == [(0.5, 8, "medium", "oracle-1")]
+    assert made.benchmarks[0] | {"hash": ""} == {"name": "bench", "revision": None, "hash": "", "rows": 1}
+
+
+def test_decisions_hold_every_filters_word_on_every_row(place, verifier):
+    store = store_of(place)
+    made = refresh(store, recipe(place, "format", "difficulty"), engine=Oracle({0: 0}), verifier=verifier)
+    rows = store.scan("decisions").collect()
+    assert set(rows["snapshot"]) == {made.id}
+    assert rows.group_by("filter").len().sort("filter").rows() == [("difficulty", 6), ("format", 6), ("parse", 6)]
+    hard = rows.filter(~pl.col("keep")).to_dicts()
+    assert [(r["filter"], r["reason"], r["evidence"]) for r in hard] == [
+        ("difficulty", "too_hard", "0/8 correct, 95% 0.00-0.26")
+    ]
+    text = ledger.why(store, hard[0]["problem_id"])
+    assert "rejected as too_hard: 0/8 correct" in text
+    assert "samples of oracle-1, think: 8: 8 wrong; answers 7 x8" in text
+
+
+def test_a_new_band_calls_no_model(place, verifier):
+    store, engine = store_of(place), Oracle({0: 1, 1: 7})
+    refresh(store, recipe(place, "difficulty"), engine=engine, verifier=verifier)
+    assert len(engine.calls) == 48
+    wide = recipe(place, "difficulty", sets=["difficulty.band=[0.1, 0.9]"])
+    made = refresh(store, wide, engine=engine, verifier=verifier)
+    assert len(engine.calls) == 48
+    assert numbers(kept(store)) == {0, 1, 2, 3, 4, 5}
+    again = refresh(store, recipe(place, "difficulty"))  # neither engine nor verifier
+    assert numbers(kept(store)) == {2, 3, 4, 5}
+    assert (again.parent, made.recipe_hash != again.recipe_hash) == (made.id, True)
+    found = ledger.diff(store, made.id, again.id)
+    assert found.select("change", "before", "after").sort("after").rows() == [
+        ("out", "kept, 7/8 correct, 95% 0.55-0.99", "difficulty: too_easy, 7/8 correct, 95% 0.55-0.99"),
+        ("out", "kept, 1/8 correct, 95% 0.01-0.45", "difficulty: too_hard, 1/8 correct, 95% 0.01-0.45"),
+    ]
+
+
+def test_only_new_problems_are_added_and_sampled(place, verifier):
+    store, engine = store_of(place), Oracle({})
+    refresh(store, recipe(place, "difficulty"), engine=engine, verifier=verifier)
+    first_seen = kept(store).sort("answer")["first_seen"].to_list()
+    engine.calls.clear()
+    write(place / "sums.jsonl", [row(9), *(row(n) for n in reversed(range(6)))])
+    refresh(store, recipe(place, "difficulty"), engine=engine, verifier=verifier)
+    assert set(engine.calls) == {"9"}
+    assert store.scan("problems").collect()["id"].n_unique() == store.scan("problems").collect().height == 7
+    assert kept(store).sort("answer")["first_seen"].to_list()[:6] == first_seen
+
+
+def test_a_corrected_gold_is_a_new_problem(place, verifier):
+    store, engine = store_of(place), Oracle({})
+    write(place / "sums.jsonl", [row(n) | ({"a": "999"} if n == 0 else {}) for n in range(6)])
+    refresh(store, recipe(place, "difficulty"), engine=engine, verifier=verifier)
+    assert rejected(store) == {text(0): ("difficulty", "too_hard")}
+    write(place / "sums.jsonl", [row(n) for n in range(6)])
+    refresh(store, recipe(place, "difficulty"), engine=Oracle({}), verifier=verifier)
+    assert numbers(kept(store)) == {0, 1, 2, 3, 4, 5}
+
+
+def test_suspects_among_what_was_too_hard_are_queued(place, verifier):
+    store = store_of(place)
+    made = refresh(store, recipe(place, "difficulty", "suspect_gold"), engine=Oracle({0: 0}), verifier=verifier)
+    queue = store.sql("select * from decisions where filter = 'suspect_gold' and not keep").to_dicts()
+    assert [q["evidence"] for q in queue] == ['never the gold in 8 samples; "7" in 8 of them (100%)']
+    assert made.funnel.row(-1) == ("suspect_gold", 5, 5, "{}")
+    early = refresh(store, recipe(place, "suspect_gold", "difficulty"), engine=Oracle({0: 0}), verifier=verifier)
+    assert early.funnel.rows()[1:] == [("suspect_gold", 6, 5, '{"suspect_gold": 1}'), ("difficulty", 5, 5, "{}")]
+
+
+def test_adaptive_sampling_goes_on_for_the_doubtful_only(place, verifier):
+    engine = Oracle({0: 2, 1: 0})
+    sets = ["difficulty.adaptive=true", "difficulty.max_samples=32"]
+    refresh(store_of(place), recipe(place, "difficulty", sets=sets), engine=engine, verifier=verifier)
+    samples = {n: engine.calls.count(str(n)) for n in range(6)}
+    assert samples == {0: 32, 1: 32, 2: 8, 3: 8, 4: 8, 5: 8} or samples[0] == 32
+    assert samples[2] < 32
+    rates = dict(kept(store_of(place)).select("answer", "samples").rows())
+    assert rates["100"] == 32
+    assert rates["102"] == samples[2]
+
+
+def test_the_engine_is_made_only_when_samples_are_needed(place, verifier):
+    def never() -> Any:
+        raise AssertionError("no filter needs samples")
+
+    refresh(store_of(place), recipe(place, "format", "answer"), engine=never, verifier=verifier)
+    made: list[Oracle] = []
+
+    def once() -> Any:
+        made.append(Oracle({}))
+        return made[-1]
+
+    refresh(store_of(place), recipe(place, "shortcut", "difficulty"), engine=once, verifier=verifier)
+    assert len(made) == 1
+
+
+def test_an_empty_pool_names_filter_reasons_and_remedy_and_keeps_the_ledger(place, verifier):
+    store = store_of(place)
+    engine = Oracle(dict.fromkeys(range(5), 0) | {5: 8})
+    with pytest.raises(SourceError) as caught:
+        refresh(store, recipe(place, "format", "difficulty"), engine=engine, verifier=verifier)
+    message = str(caught.value)
+    assert "filter 'difficulty' left nothing of 6 problems: too_hard 5, too_easy 1" in message
+    assert "Widen band in [difficulty]" in message
+    name = store.scan("snapshots").collect()["id"].item()
+    assert name in message
+    assert ledger.funnel(store, name).rows()[-1] == ("difficulty", 6, 0, '{"too_hard": 5, "too_easy": 1}')
+    assert ledger.standing(store, name)["kept"].sum() == 0
+    with pytest.raises(StoreError, match="no snapshot yet"):
+        snapshots.find(store)
+    made = refresh(store, recipe(place, "difficulty", sets=["difficulty.band=[0, 1]"]))
+    assert made.funnel["rows_out"][-1] == 6
+
+
+def test_without_evidence_a_rate_is_unknown(place):
+    with pytest.raises(SourceError, match="unknown_pass_rate 6"):
+        refresh(store_of(place), recipe(place, "difficulty"))
+    kept_anyway = recipe(place, "difficulty", sets=["difficulty.unknown=keep"])
+    refresh(store_of(place), kept_anyway)
+    assert kept(store_of(place))["pass_rate"].to_list() == [None] * 6
+
+
+def test_recorded_samples_of_two_models_are_not_pooled(place):
+    store = store_of(place)
+    refresh(store, recipe(place, "format"))
+    name = store.scan("problems").collect()["id"][0]
+    rows = [{"key": m, "problem_id": name, "model": m, "mode": "think", "sample": 0} for m in ("a", "b")]
+    store.append("generations", pl.DataFrame(rows, schema=SCHEMAS["generations"]))
+    with pytest.raises(EngineError, match="2 models"):
+        refresh(store, recipe(place, "difficulty"))
+
+
+def test_reformulated_problems_travel_on_as_open_ones(place):
+    question = "What is the sum of the first twelve odd numbers?"
+    write(place / "sums.jsonl", [row(0), {"q": f"{question}\n(A) 121\n(B) 144\n(C) 169\n(D) 100", "a": "B"}])
+    refresh(store_of(place), recipe(place, "format", sets=["format.multiple_choice=reformulate"]))
+    rows = {r["answer"]: r["problem"] for r in kept(store_of(place)).to_dicts()}
+    assert rows["144"].strip() == question
+
+
+def test_selection_by_bucket_and_without_a_size(place, verifier):
+    sets = ["selection.balance=bucket", "selection.size=2"]
+    store, engine = store_of(place), Oracle({0: 2})
+    refresh(store, recipe(place, "difficulty", "selection", sets=sets), engine=engine, verifier=verifier)
+    assert kept(store)["bucket"].sort().to_list() == ["hard", "medium"]
+    refresh(store, recipe(place, "difficulty", "selection"))
+    assert kept(store).height == 6
+
+
+def test_a_benchmark_added_later_is_looked_for_in_old_snapshots(place):
+    store = store_of(place)
+    old = refresh(store, recipe(place, "contamination"))
+    assert kept(store).height == 6
+    write(place / "bench.jsonl", [{"q": text(3)}])
+    new = refresh(store, recipe(place, "contamination"))
+    assert numbers(kept(store)) == {0, 1, 2, 4, 5}
+    card = (snapshots.folder_of(store, new.id) / "README.md").read_text()
+    assert f"| {old.id} | exact | 1 |" in card
+    contaminated = kept(store, old.id).filter(pl.col("answer") == "103")["id"].item()
+    assert "back_scan     rejected as exact" in ledger.why(store, contaminated)
+    index, benchmarks = curation.benchmark_index(recipe(place, "contamination"))
+    before = store.scan("decisions").collect().height
+    assert back_scan(store, index, benchmarks)["problem_id"].to_list() == [contaminated]
+    assert store.scan("decisions").collect().height == before  # recorded once
+
+
+def test_the_steps_can_be_run_one_by_one(place):
+    store = store_of(place)
+    run = Refresh(store, recipe(place, "format", "answer"))
+    assert run.steps == ("parse", "format", "answer")
+    assert [run.run(step)["rows_out"] for step in run.steps] == [6, 6, 6]
+    assert run.finish().id == snapshots.find(store) == run.id
+
+
+def test_two_refreshes_of_one_store_do_not_mix(place):
+    store = store_of(place)
+    with store.lock("refresh"), pytest.raises(StoreError, match="held by"):
+        refresh(store, recipe(place, "format"))
