@@ -91,7 +91,7 @@ def _json_line(number: int, line: bytes) -> Row:
         fault = f"line: not UTF-8 at byte {error.start}"
     except (ValueError, RecursionError) as error:
         fault = f"line: not JSON: {error}"
-    return Row(number, None, fault, line[:BEGINNING].decode(errors="backslashreplace"))
+    return Row(number, None, fault, line.strip()[:BEGINNING].decode(errors="backslashreplace"))
 
 
 def _object(number: int, value: Any) -> Row:

@@ -115,13 +115,11 @@ def _problem(table: Table, row: Row) -> dict[str, Any] | None:
 
 
 def _described(source: Source, fields: dict[str, Any]) -> dict[str, Any]:
-    described = {
-        name: _fill(getattr(source, name), name, fields) for name in ("license", "domain", "language")
-    }
+    described = {name: _fill(getattr(source, name), name, fields) for name in ("license", "domain", "language")}
     tests = None if source.tests is None else _look(fields, source.tests)
     if tests is not None and not isinstance(tests, str):
         tests = None if tests is ABSENT else _json_text(tests)
-    return described | {"kind": source.kind, "tests": _text(tests, "tests")}
+    return described | {"kind": source.kind, "tests": _text(tests, "tests", longest=2**30)}
 
 
 def _identified(problem: dict[str, Any], copies: Counter[str]) -> dict[str, Any]:
@@ -166,9 +164,7 @@ def _answer(table: Table, fields: dict[str, Any], labels: list[str] | None) -> s
     if table.answer_is == "index":
         return _letter(value, len(labels or []))
     if table.answer_is == "list" and isinstance(value, list):
-        text: str | None = ", ".join(
-            _text(item, f"answer item {n}", needed=True) or "" for n, item in enumerate(value)
-        )
+        text: str | None = ", ".join(_text(item, f"answer item {n}", needed=True) or "" for n, item in enumerate(value))
     else:
         text = _text(value, "answer")
     if table.answer_pattern is not None and text:
@@ -186,7 +182,7 @@ def _last_match(pattern: str, text: str) -> str:
 
 def _letter(value: Any, options: int) -> str:
     text = _text(value, "answer") or ""
-    if isinstance(value, bool) or not text.isdecimal() or int(text) >= options:
+    if isinstance(value, bool) or not text.isdecimal() or len(text) > 2 or int(text) >= options:
         raise RowFault(f"answer: {text[:40]!r} is no place among {options} options, counted from 0")
     return LETTERS[int(text)]
 
@@ -196,13 +192,9 @@ def _options(table: Table, fields: dict[str, Any]) -> tuple[list[str] | None, li
     value = None if table.options is None else _look(fields, table.options)
     if value is None or value is ABSENT or value in ([], {}):
         return None, None
-    if (
-        isinstance(value, dict)
-        and isinstance(value.get("text"), list)
-        and isinstance(value.get("label"), list)
-    ):
+    if isinstance(value, dict) and all(isinstance(value.get(name), list) for name in ("text", "label")):
         value = dict(zip(map(str, value["label"]), value["text"]))
-    if isinstance(value, dict):
+    if isinstance(value, dict):  # Arrow pads maps with nulls
         ordered = sorted(value.items(), key=lambda item: (len(item[0]), item[0]))
         value = {label: option for label, option in ordered if option is not None}
     elif isinstance(value, list):
@@ -213,7 +205,7 @@ def _options(table: Table, fields: dict[str, Any]) -> tuple[list[str] | None, li
     matches = [LABEL.match(text) for text in texts]
     if all(match and match[1] == letter for match, letter in zip(matches, LETTERS)):
         texts = [text[match.end() :] for text, match in zip(texts, matches) if match]
-    return list(value), texts
+    return (list(value), texts) if texts else (None, None)
 
 
 def _key(table: Table, fields: dict[str, Any]) -> str | None:
@@ -234,7 +226,7 @@ def _fill(template: str | None, name: str, fields: dict[str, Any]) -> str | None
     return PLACEHOLDER.sub(lambda _: next(texts), template) or None
 
 
-def _text(value: Any, field: str, needed: bool = False) -> str | None:
+def _text(value: Any, field: str, needed: bool = False, longest: int = MAX_CHARS) -> str | None:
     """A scalar as text: 7.0 is "7", true is "True".
 
     Raises:
@@ -248,8 +240,8 @@ def _text(value: Any, field: str, needed: bool = False) -> str | None:
         value = str(value)
     if not isinstance(value, str):
         raise RowFault(f"{field}: holds {_kind(value)}, not text")
-    if len(value) > MAX_CHARS:
-        raise RowFault(f"{field}: {len(value)} characters, at most {MAX_CHARS}")
+    if len(value) > longest:
+        raise RowFault(f"{field}: {len(value)} characters, at most {longest}")
     if SURROGATE.search(value):
         raise RowFault(f"{field}: holds a lone surrogate or bytes that are not UTF-8")
     return value
@@ -357,6 +349,4 @@ def _summary(faults: list[tuple[Row, str]]) -> str:
         return "it has no rows, or none that `where` lets through"
     common = Counter(reason for _, reason in faults).most_common(3)
     first = faults[0][0].line
-    return f"{len(faults)} unparsable rows, the first at line {first}: " + "; ".join(
-        f"{n} x {r}" for r, n in common
-    )
+    return f"{len(faults)} unparsable rows, the first at line {first}: " + "; ".join(f"{n} x {r}" for r, n in common)
