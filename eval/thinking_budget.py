@@ -1,0 +1,345 @@
+"""Accuracy against the thinking budget, from one long generation a sample.
+
+Qwen3's procedure on token ids: generate up to b tokens; an ended turn is done; an ended thinking continues
+unchanged; an unended one gets the stop text's token ids and answers. A prefix of a sample at a large budget
+is a sample at a small one, so `ids[:b]` serves every smaller b and only the forced answers are sampled again.
+s1's extension strips the end of thinking and appends "Wait" instead, which only makes the long generation
+longer. Budget 0 is the direct mode.
+
+Sources: Qwen3 quick start and report (2025), section on thinking budgets; s1, arXiv 2501.19393, budget
+forcing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import polars as pl
+
+from assay.eval.intervals import share_mean
+from assay.eval.pass_at_k import pass_at_k
+from assay.pipelines.engines import Completion, Engine, OnDone, Request, Sampling
+from assay.pipelines.errors import EngineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["OUTCOMES", "QWEN3_STOP", "Grader", "seed_of", "summarise", "sweep"]
+
+QWEN3_STOP = ("\n\nConsidering the limited time by the user, I have to give the solution based on the "
+              "thinking directly now.\n</think>\n\n")
+PLAIN = Sampling()
+OUTCOMES = ("natural", "forced", "truncated", "empty")
+SCHEMA = {"problem_id": pl.String, "budget": pl.Int32, "sample": pl.Int32, "outcome": pl.String,
+          "forced": pl.Boolean, "status": pl.String, "extracted": pl.String, "tokens": pl.Int32,
+          "thinking_tokens": pl.Int32, "answer_tokens": pl.Int32, "new_tokens": pl.Int32,
+          "anew_tokens": pl.Int32, "answer": pl.String}
+
+
+class Grader(Protocol):
+    """What `pipelines.verify.Verifier` offers."""
+
+    def grade_many(self, pairs: list[tuple[str, str]]) -> Sequence[Any]:
+        """For (gold, completion) pairs, in order, objects with `status` and `extracted`."""
+
+
+def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int, *, verifier: Grader,
+          answer_tokens: int, sampling: Sampling = PLAIN, stop_text: str = QWEN3_STOP,
+          think_end: str = "</think>", extensions: int = 0, wait_text: str = "Wait",
+          instruction: str | None = None, seed: int = 0, on_done: OnDone | None = None) -> pl.DataFrame:
+    """Every problem, n samples, at every budget.
+
+    A sample at a budget is the same whatever other budgets are asked for, as long as the engine's completion
+    is a function of prompt and seed whose prefix does not depend on `max_tokens`.
+
+    Args:
+        problems: `id, problem, answer`. budgets: thinking tokens, those of the opening tag included where the
+        model writes it; 0 is direct mode. n: samples a problem and budget. verifier: grades the answer, the
+        text behind the end of thinking, against `answer`. answer_tokens: the answer's own limit, at every
+        budget. sampling: its `max_tokens` is not used. stop_text: ends an unended thinking; appended as token
+        ids. extensions: how often an end of thinking within the largest budget is replaced by `wait_text`,
+        whose tokens
+            count towards the budget.
+        on_done: sees every completion as the engine finishes it.
+
+    Returns:
+        One row a problem, budget and sample: `problem_id, budget, sample`; `outcome`: natural (the model
+        ended its thinking, or had none to end), forced (the budget did), truncated (the answer hit its limit;
+        status truncated, never graded) or empty (nothing but blanks was answered); `forced`; `status` and
+        `extracted` of the verdict; `tokens` of the completion, appended ones included; `thinking_tokens`,
+        `answer_tokens`; `new_tokens`, sampled for this row (the long generation counts in the largest
+        budget's); `anew_tokens`, what sampling the row alone would have cost; `answer`, the text that was
+        graded.
+
+    Raises:
+        ValueError: no budgets, a negative one, n or answer_tokens below 1, duplicate ids.
+        EngineError: a prompt, the largest budget and the answer do not fit into the engine's `max_model_len`.
+    """
+    levels = _check(problems, budgets, n, answer_tokens)
+    job = _Sweep(engine, sampling, answer_tokens, stop_text, think_end, wait_text, instruction, seed, on_done)
+    answers = job.direct(problems, n) if levels[0] == 0 else []
+    if levels[-1] > 0:
+        chains = job.chains(problems, n, levels[-1])
+        for turn in range(extensions):
+            job.extend(chains, levels[-1], turn)
+        answers += job.answers(chains, [b for b in levels if b > 0])
+    golds = dict(zip(problems["id"], problems["answer"]))
+    rows = _graded(sorted(answers, key=lambda a: (a.problem, a.budget, a.sample)), golds, verifier)
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def summarise(samples: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> pl.DataFrame:
+    """pass@k at every budget, how thinking ended there, and what it cost.
+
+    Args:
+        samples: rows of `sweep`.
+
+    Returns:
+        `budget, k, items, estimate, low, high, unscored_as_wrong` (the estimate if every truncated,
+        unverifiable and timed-out sample were wrong: a lower bound), shares `natural, forced, truncated,
+        empty`, mean `tokens` and `thinking_tokens` a sample, and the sums `new_tokens` and `anew_tokens`.
+        `items` have k scored samples; the estimate is null where none has.
+
+    Raises:
+        ValueError: a k above the samples of a problem and budget.
+    """
+    rows, ks = [], [int(k) for k in ks]
+    for (budget,), part in samples.group_by(["budget"], maintain_order=True):
+        items = part.group_by("problem_id").agg(
+            taken=pl.len(), c=(pl.col("status") == "correct").sum(),
+            n=pl.col("status").is_in(["correct", "wrong"]).sum())
+        rows += [{"budget": budget, "k": k, **_pass(items, k, confidence), **_shares(part)} for k in ks]
+    return pl.DataFrame(rows).sort("budget", "k").with_columns(pl.selectors.float().fill_nan(None))
+
+
+def seed_of(*parts: object) -> int:
+    """A seed below 2^63 that depends on every part and on nothing else, such as the order of the requests."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass
+class _Chain:
+    """The long generation of one sample, which every smaller budget reads.
+
+    `end` is where the end of thinking begins and ends in `ids`; `sampled` counts tokens that were generated,
+    the thrown away included; `waits` are the spans of `ids` that were appended.
+    """
+
+    problem: str
+    sample: int
+    prompt: list[int]
+    ids: list[int] = field(default_factory=list)
+    finished: bool = False
+    end: tuple[int, int] | None = None
+    sampled: int = 0
+    waits: list[tuple[int, int]] = field(default_factory=list)
+
+    def cost(self, length: int) -> int:
+        """Tokens of the first `length` that a model had to generate."""
+        return length - sum(max(0, min(length, end) - begin) for begin, end in self.waits)
+
+    def forced_at(self, budget: int) -> bool:
+        """Whether thinking is still going on after `budget` tokens."""
+        return len(self.ids) > budget or not self.finished if self.end is None else self.end[1] > budget
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """One sample at one budget, not graded yet."""
+
+    problem: str
+    budget: int
+    sample: int
+    forced: bool
+    thinking: int
+    tokens: int
+    answer: int
+    cut: bool
+    new: int
+    anew: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What every sample of one sweep shares, and the waves of requests to the engine."""
+
+    engine: Engine
+    sampling: Sampling
+    answer_tokens: int
+    stop_text: str
+    think_end: str
+    wait_text: str
+    instruction: str | None
+    seed: int
+    on_done: OnDone | None
+
+    def direct(self, problems: pl.DataFrame, n: int) -> list[_Answer]:
+        """Budget 0: the prompt holds an empty thinking block, all that comes is the answer."""
+        prompts = [(id, i, prompt) for id, prompt in self._prompts(problems, "direct", 0) for i in range(n)]
+        done = self._generate((f"{id}/0/{i}", prompt, self.answer_tokens, ("budget=0", id, i))
+                              for id, i, prompt in prompts)
+        return [self._answer(id, 0, i, False, 0, 0, c.token_ids, c.finish_reason == "length",
+                             len(c.token_ids), len(c.token_ids)) for (id, i, _), c in zip(prompts, done)]
+
+    def chains(self, problems: pl.DataFrame, n: int, budget: int) -> list[_Chain]:
+        """The long generations: `budget` tokens of thinking, and room for the answer if thinking ended."""
+        prompts = self._prompts(problems, "think", budget)
+        chains = [_Chain(id, i, prompt) for id, prompt in prompts for i in range(n)]
+        self._grow(chains, budget, 0)
+        return chains
+
+    def extend(self, chains: list[_Chain], budget: int, turn: int) -> None:
+        """Replace every end of thinking within `budget` by the wait text and think on (s1)."""
+        wait, growing = self._encode(self.wait_text), []
+        for chain in chains:
+            if chain.end is None or chain.end[1] > budget:
+                continue
+            begin = chain.end[0]
+            chain.ids, chain.end, chain.finished = chain.ids[:begin] + wait, None, False
+            chain.waits.append((begin, begin + len(wait)))
+            growing += [chain] if len(chain.ids) < budget else []
+        self._grow(growing, budget, turn + 1)
+
+    def answers(self, chains: list[_Chain], budgets: list[int]) -> list[_Answer]:
+        """Every chain at every budget; only the answers to a forced end are sampled."""
+        stop = self._encode(self.stop_text)
+        forced = [(c, b) for c in chains for b in budgets if c.forced_at(b)]
+        done = self._generate((f"{c.problem}/{b}/{c.sample}", c.prompt + c.ids[:b] + stop, self.answer_tokens,
+                               (f"budget={b}", c.problem, c.sample)) for c, b in forced)
+        out = [self._own_end(c, b, budgets[-1]) for c in chains for b in budgets if not c.forced_at(b)]
+        for (c, b), answer in zip(forced, done):
+            size = len(answer.token_ids)
+            new = size + (c.sampled if b == budgets[-1] else 0)
+            out.append(self._answer(c.problem, b, c.sample, True, b, b + len(stop), answer.token_ids,
+                                    answer.finish_reason == "length", new, c.cost(b) + size))
+        return out
+
+    def _own_end(self, c: _Chain, budget: int, largest: int) -> _Answer:
+        """A thinking that ended within the budget: the answer is what follows it, up to its limit."""
+        begin = c.end[1] if c.end is not None else len(c.ids) if self._inside(c) else 0
+        answer = c.ids[begin : begin + self.answer_tokens]
+        cut = not c.finished or len(c.ids) > begin + self.answer_tokens
+        return self._answer(c.problem, budget, c.sample, False, begin, begin, answer, cut,
+                            c.sampled if budget == largest else 0, c.cost(begin + len(answer)))
+
+    def _inside(self, c: _Chain) -> bool:
+        """Whether the turn ended in the middle of thinking, so that nothing in it is an answer."""
+        text = self.engine.tokenizer.decode(c.prompt + c.ids, skip_special_tokens=False)
+        return text.count(self.think_end.replace("/", "")) > text.count(self.think_end)
+
+    def _answer(self, problem: str, budget: int, sample: int, forced: bool, thinking: int, before: int,
+                ids: list[int], cut: bool, new: int, anew: int) -> _Answer:
+        text = self.engine.tokenizer.decode(ids, skip_special_tokens=True)
+        return _Answer(problem, budget, sample, forced, thinking, before + len(ids), len(ids), cut, new, anew,
+                       text)
+
+    def _grow(self, chains: list[_Chain], budget: int, turn: int) -> None:
+        """Generate on from what each chain has, to the budget and an answer beyond it."""
+        room, name = budget + self.answer_tokens, f"think{turn}"
+        done = self._generate((f"{c.problem}/{name}/{c.sample}", c.prompt + c.ids, room - len(c.ids),
+                               (name, c.problem, c.sample)) for c in chains)
+        for c, completion in zip(chains, done):
+            c.ids = c.ids + list(completion.token_ids)
+            c.finished, c.sampled = completion.finish_reason == "stop", c.sampled + len(completion.token_ids)
+            c.end = _find(self.engine.tokenizer, c.ids, self.think_end)
+
+    def _generate(self, wanted: Iterable[tuple[str, list[int], int, tuple[object, ...]]]) -> list[Completion]:
+        requests = [Request(key, prompt, replace(self.sampling, max_tokens=limit), seed_of(self.seed, *parts))
+                    for key, prompt, limit, parts in wanted]
+        return self.engine.generate(requests, self.on_done) if requests else []
+
+    def _prompts(self, problems: pl.DataFrame, mode: str, budget: int) -> Iterator[tuple[str, list[int]]]:
+        from assay.pipelines.prompts import render
+
+        need = budget + (len(self._encode(self.stop_text)) if budget else 0) + self.answer_tokens
+        for id, problem in problems.select("id", "problem").iter_rows():
+            prompt = render(self.engine.tokenizer, problem, mode, self.instruction)
+            if len(prompt) + need > self.engine.max_model_len:
+                raise EngineError(
+                    f"problem {id}: {len(prompt)} tokens of prompt and {need} for thinking, stop text and "
+                    f"answer exceed max_model_len {self.engine.max_model_len}; raise it, or lower the "
+                    "largest budget or answer_tokens.")
+            yield id, prompt
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.engine.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _find(tokenizer: PreTrainedTokenizerBase, ids: list[int], mark: str) -> tuple[int, int] | None:
+    """Where the first `mark` begins and ends in `ids`: by its id if it is one token, else by the text."""
+    own = tokenizer.encode(mark, add_special_tokens=False)
+    if len(own) == 1:
+        return (ids.index(own[0]), ids.index(own[0]) + 1) if own[0] in ids else None
+    at = tokenizer.decode(ids, skip_special_tokens=False).find(mark)
+    if at < 0:
+        return None
+    end = _shortest(tokenizer, ids, lambda text: mark in text)
+    return min(_shortest(tokenizer, ids, lambda text: len(text) > at) - 1, end - 1), end
+
+
+def _shortest(tokenizer: PreTrainedTokenizerBase, ids: list[int], holds: Callable[[str], bool]) -> int:
+    """Length of the shortest prefix of `ids` whose text `holds`, by bisection."""
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        found = holds(tokenizer.decode(ids[:middle], skip_special_tokens=False))
+        low, high = (low, middle) if found else (middle + 1, high)
+    return low
+
+
+def _graded(answers: list[_Answer], golds: dict[str, str], verifier: Grader) -> list[dict[str, Any]]:
+    """Rows of the sweep's frame; equal (gold, answer) pairs are graded once, cut answers not at all."""
+    pairs = list(dict.fromkeys((golds[a.problem], a.text) for a in answers if not a.cut))
+    verdicts = dict(zip(pairs, verifier.grade_many(pairs)))
+    rows = []
+    for a in answers:
+        verdict = None if a.cut else verdicts[golds[a.problem], a.text]
+        ended = "forced" if a.forced else "natural"
+        rows.append({
+            "problem_id": a.problem, "budget": a.budget, "sample": a.sample, "forced": a.forced,
+            "outcome": "truncated" if a.cut else ended if a.text.strip() else "empty",
+            "status": verdict.status if verdict else "truncated",
+            "extracted": verdict.extracted if verdict else None, "answer": a.text, "tokens": a.tokens,
+            "thinking_tokens": a.thinking, "answer_tokens": a.answer, "new_tokens": a.new,
+            "anew_tokens": a.anew})
+    return rows
+
+
+def _pass(items: pl.DataFrame, k: int, confidence: float) -> dict[str, float]:
+    """pass@k over items with k scored samples, and over all with the unscored as wrong."""
+    fewest = int(items["taken"].to_numpy().min())
+    if not 1 <= k <= fewest:
+        raise ValueError(f"k = {k}, but a problem has {fewest} samples at a budget; ask for k up to it.")
+    bound = np.mean(pass_at_k(items["taken"], items["c"], k))
+    scored = items.filter(pl.col("n") >= k)
+    if scored.is_empty():
+        nothing = dict.fromkeys(("estimate", "low", "high"), np.nan)
+        return {"items": 0, **nothing, "unscored_as_wrong": float(bound)}
+    mean = share_mean(np.asarray(pass_at_k(scored["n"], scored["c"], k)), confidence)
+    return {"items": mean.items, "estimate": mean.estimate, "low": mean.low, "high": mean.high,
+            "unscored_as_wrong": float(bound)}
+
+
+def _shares(part: pl.DataFrame) -> dict[str, float]:
+    """How the samples of one budget ended, and their tokens."""
+    ends = {name: float((part["outcome"] == name).to_numpy().mean()) for name in OUTCOMES}
+    means = {name: float(part[name].to_numpy().mean()) for name in ("tokens", "thinking_tokens")}
+    sums = {name: int(part[name].to_numpy().sum()) for name in ("new_tokens", "anew_tokens")}
+    return {**ends, **means, **sums}
+
+
+def _check(problems: pl.DataFrame, budgets: Iterable[int], n: int, answer_tokens: int) -> list[int]:
+    levels = sorted({int(b) for b in budgets})
+    if not levels or levels[0] < 0:
+        raise ValueError(f"budgets = {levels}; give tokens from 0 (direct mode) upwards.")
+    if n < 1 or answer_tokens < 1:
+        raise ValueError(f"n = {n}, answer_tokens = {answer_tokens}; both must be at least 1.")
+    if problems.is_empty() or problems["id"].is_duplicated().any():
+        raise ValueError(f"{problems.height} problems, {problems['id'].n_unique()} ids; give each its own.")
+    return levels

@@ -1,0 +1,131 @@
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from assay.eval.comparison import compare_pass_at_k
+from assay.eval.recorded import pair, read, replay
+from assay.pipelines.errors import SourceError
+
+REPLAY = Path(__file__).parents[2].parent / "shared" / "data" / "replay"
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_lists_an_item(tmp_path):
+    path = lines(tmp_path / "r.jsonl", [
+        {"idx": 7, "score": [True, False, None], "pred": ["4", "5", None], "pred_score": [[0.5], [0.1], [0.2]]},
+        {"idx": 8, "score": [False, False, False], "pred": ["1", "1", "1"], "pred_score": [[0.5], [0.1], [0.2]]}])
+    found = read(path)
+    assert found["item"].to_list() == ["7", "8"]
+    assert found.select("taken", "n", "c").rows() == [(3, 2, 1), (3, 3, 0)]
+    assert found["answers"].to_list()[0] == ["4", "5", None]
+    assert found["scores"].to_list()[1] == [0.5, 0.1, 0.2]
+
+
+def test_one_row_a_sample(tmp_path):
+    frame = pl.DataFrame({"problem_id": ["a", "b", "a", "a"], "status": ["correct", "wrong", "truncated", "wrong"],
+                          "extracted": ["1", "2", None, "3"], "model": "m"})
+    frame.write_parquet(tmp_path / "r.parquet")
+    found = read(tmp_path / "r.parquet")
+    assert found.select("group", "item", "taken", "n", "c").rows() == [("m", "a", 3, 2, 1), ("m", "b", 1, 1, 0)]
+    assert found["answers"].to_list() == [["1", None, "3"], ["2"]]
+
+
+def test_counts_repeated_in_a_long_table_are_one_item(tmp_path):
+    frame = pl.DataFrame({"Model": ["x", "x", "y"], "Problem Idx": [1, 1, 1], "Num. Samples Total": [4, 4, 4],
+                          "Num. Samples Correct": [1.0, 1.0, 3.0], "Score": [0.25, 1.0, 0.75]})
+    frame.write_parquet(tmp_path / "r.parquet")
+    assert read(tmp_path / "r.parquet").select("group", "item", "n", "c").rows() == [("x", "1", 4, 1), ("y", "1", 4, 3)]
+
+
+def test_a_count_called_correct_is_a_count(tmp_path):
+    path = lines(tmp_path / "r.jsonl", [{"id": "a", "n": 8, "correct": 1}, {"id": "b", "n": 8, "correct": 0}])
+    assert read(path).select("n", "c").rows() == [(8, 1), (8, 0)]
+
+
+def test_mappings_inside_a_larger_object(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"raw": {"a": ["x", "y"], "b": ["z", "w"]}, "pass@1": 25.0,
+                                "scored": {"a": [True, False], "b": [False, False]}}))
+    assert read(path).select("item", "n", "c").rows() == [("a", 2, 1), ("b", 2, 0)]
+    path.write_text(json.dumps({"a": 3, "b": 0}))
+    assert read(path, samples=10).select("item", "n", "c").rows() == [("a", 10, 3), ("b", 10, 0)]
+    path.write_text(json.dumps({"a": {"passed": [1, 1]}, "b": {"passed": [0, 1]}}))
+    assert read(path).select("item", "c").rows() == [("a", 2), ("b", 1)]
+
+
+def test_named_columns(tmp_path):
+    path = lines(tmp_path / "r.jsonl", [{"question": "q", "ok_first": [1, 0], "ok_last": [1, 1]}])
+    assert read(path, {"item": "question", "correct": "ok_last"}).select("item", "c").rows() == [("q", 2)]
+
+
+def test_replay_by_hand(tmp_path):
+    path = lines(tmp_path / "r.jsonl", [
+        {"id": "a", "correct": [1, 1, 0], "answers": ["1/2", "0.5", "3"], "scores": [0.1, 0.2, 0.9]},
+        {"id": "b", "correct": [0, 0, 1], "answers": ["4", "4", "5"], "scores": [0.1, 0.2, 0.9]}])
+    found = replay(read(path), [1, 3])
+    rows = {(metric, k): estimate for metric, k, estimate in found.select("metric", "k", "estimate").rows()}
+    assert rows["pass@k", 1] == pytest.approx(0.5)
+    assert rows["pass@k", 3] == 1.0
+    assert rows["maj@k", 3] == 0.5  # the two notations of a vote together
+    assert rows["best-of-k", 3] == 0.5
+    assert found["note"].to_list()[0].startswith("2 items")
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    path = lines(tmp_path / "r.jsonl", [{"correct": [1, 0]}] * 30 + [{"correct": [None, 1], "answers": ["1", "1"]}])
+    found = replay(read(path), [1, 2])
+    assert found["items"].to_list() == [31, 30]
+    assert found["note"].to_list()[1].startswith("1 of 31 items left out")
+
+
+def test_an_answer_both_right_and_wrong_has_no_vote(tmp_path):
+    rows = [{"correct": [1, 0], "answers": ["4", "4"]}, {"correct": [1, 0], "answers": ["4", "5"]}]
+    found = replay(read(lines(tmp_path / "r.jsonl", rows)), [2]).filter(pl.col("metric") == "maj@k")
+    assert found.select("estimate", "items").row(0) == (0.5, 1)
+
+
+def test_pairs_join_by_item(tmp_path):
+    a = read(lines(tmp_path / "a.jsonl", [{"id": "x", "correct": [1, 1]}, {"id": "y", "correct": [0, None]}]))
+    b = read(lines(tmp_path / "b.jsonl", [{"id": "y", "correct": [1, 1]}, {"id": "x", "correct": [0, 1]}]))
+    found = compare_pass_at_k(*pair(a, b), [1])
+    assert found.select("a", "b").row(0) == (0.5, 0.75)
+    with pytest.raises(SourceError, match="none in common"):
+        pair(a, b.with_columns(item=pl.lit("z")))
+
+
+def test_faults_name_the_file_and_the_remedy(tmp_path):
+    lines(tmp_path / "right.jsonl", [{}])
+    with pytest.raises(SourceError, match="near it"):
+        read(tmp_path / "rigth.jsonl")
+    with pytest.raises(SourceError, match=r"columns prompt; name the column .*correct="):
+        read(lines(tmp_path / "r.jsonl", [{"prompt": "q"}]))
+    with pytest.raises(SourceError, match="no role is called gold"):
+        read(tmp_path / "r.jsonl", {"gold": "prompt"})
+    with pytest.raises(SourceError, match="no column nope; it has prompt"):
+        read(tmp_path / "r.jsonl", {"correct": "nope"})
+    with pytest.raises(SourceError, match="recorded twice"):
+        read(lines(tmp_path / "r.jsonl", [{"id": 1, "correct": [1]}, {"id": 1, "correct": [0]}]))
+    with pytest.raises(SourceError, match="c = 5 of n = 4"):
+        read(lines(tmp_path / "r.jsonl", [{"id": 1, "n": 4, "c": 5}]))
+    (tmp_path / "r.json").write_text("{not json")
+    with pytest.raises(SourceError, match=r"r\.json: not readable"):
+        read(tmp_path / "r.json")
+    (tmp_path / "r.parquet").write_text("no parquet")
+    with pytest.raises(SourceError, match=r"r\.parquet: not readable"):
+        read(tmp_path / "r.parquet")
+    with pytest.raises(SourceError, match="the most is 1"):
+        replay(read(lines(tmp_path / "r.jsonl", [{"correct": [1]}])), [2])
+
+
+@pytest.mark.skipif(not REPLAY.is_dir(), reason="recorded files are not beside the repository")
+def test_recorded_files_need_no_configuration():
+    qwen = replay(read(REPLAY / "qwen_math_cot_100x8.jsonl"), [1, 8])
+    assert (qwen["estimate"] * 100).round(2).to_list() == [91.0, 96.0, 91.0, 92.50, 91.0, 94.0]
+    monkeys = replay(read(REPLAY / "large_language_monkeys_pass_at_k.parquet"), [100])
+    assert dict(zip(monkeys["group"], (monkeys["estimate"] * 100).round(2)))["Pythia 12B"] == 48.34

@@ -1,0 +1,278 @@
+"""A small engine that is a function of (prompt, seed), over a real tokenizer: sweeps are checked token by token."""
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from assay.eval.thinking_budget import QWEN3_STOP, seed_of, summarise, sweep
+from assay.pipelines.engines import Completion, Request, Sampling
+from assay.pipelines.errors import EngineError
+
+TEMPLATE = ("{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}<s><think>"
+            "{% if not enable_thinking %}</think>{% endif %}")
+LETTERS = sorted(set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,<>/\n?+=-"))
+
+
+def make_tokenizer(tags=("<think>", "</think>")):
+    """Characters, and `tags` as tokens of their own."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    base = Tokenizer(models.WordLevel({c: i for i, c in enumerate([*LETTERS, "[U]"])}, unk_token="[U]"))
+    base.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    base.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=base, eos_token="</s>", bos_token="<s>",
+                                        additional_special_tokens=list(tags))
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@dataclass
+class Function:
+    """An engine whose next token depends on what stands before and on the seed: scripted by `speak(text, random)`."""
+
+    tokenizer: object
+    speak: object
+    max_model_len: int = 4096
+    requests: list = field(default_factory=list)
+    sampled: int = 0
+
+    def generate(self, requests, on_done=None):
+        self.requests += requests
+        return [self.complete(r) for r in requests]
+
+    def complete(self, request):
+        out, end = [], self.tokenizer.eos_token_id
+        text = self.tokenizer.decode(request.prompt_ids)
+        while len(out) < request.sampling.max_tokens and end not in out:
+            piece = self.speak(text, random.Random(f"{request.seed}/{text}"))
+            out += self.tokenizer.encode(piece, add_special_tokens=False)
+            text += piece
+        self.sampled += len(out)
+        reason = "stop" if end in out else "length"
+        return Completion(request.key, out, [0.0] * len(out), self.tokenizer.decode(out), reason, 0.0)
+
+
+class Exact:
+    def __init__(self):
+        self.pairs = []
+
+    def grade_many(self, pairs):
+        self.pairs += pairs
+        return [SimpleNamespace(status="correct" if gold == text.strip() else "wrong", extracted=text.strip())
+                for gold, text in pairs]
+
+
+def wander(text, rng):
+    """Thinks a random while, answers a random while."""
+    if text.count("<think>") > text.count("</think>"):
+        return "</think>" if rng.random() < 0.06 else rng.choice("abc")
+    return "</s>" if rng.random() < 0.3 else rng.choice("12 ")
+
+
+def script(thinking, answer):
+    """Thinks `thinking`, then answers `answer`; forced, it answers the number of tokens it had thought."""
+    def speak(text, rng):
+        said = text[text.rindex("<think>") + len("<think>"):]
+        if "</think>" in said:
+            thought, reply = said.split("</think>", 1)
+            wanted = answer if thought in ("", thinking) else str(len(thought) - len(QWEN3_STOP.split("<")[0]))
+            reply = reply.lstrip("\n")
+            return wanted[len(reply)] if len(reply) < len(wanted) else "</s>"
+        return thinking[len(said)] if len(said) < len(thinking) else "</think>"
+    return speak
+
+
+ONE = pl.DataFrame({"id": ["p"], "problem": ["1+1?"], "answer": ["42"]})
+THREE = pl.DataFrame({"id": ["p", "q", "r"], "problem": ["1+1?", "2+2?", "3+3?"], "answer": ["1", "2", "12"]})
+
+
+def run(speak, budgets, problems=ONE, n=1, tokenizer=None, **more):
+    engine, grader = Function(tokenizer or make_tokenizer(), speak), Exact()
+    options = {"verifier": grader, "answer_tokens": 8, **more}
+    return sweep(engine, problems, budgets, n, **options), engine, grader
+
+
+def by_budget(found):
+    return {row["budget"]: row for row in found.iter_rows(named=True)}
+
+
+def stop_ids(engine, text=QWEN3_STOP):
+    return engine.tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_natural_and_forced_by_hand():
+    found, engine, _ = run(script("aaaaa", "42"), [3, 5, 6, 20])
+    rows = by_budget(found)
+    # five thoughts and the end tag are six tokens: at 5 the tag has not come
+    assert [rows[b]["outcome"] for b in (3, 5, 6, 20)] == ["forced", "forced", "natural", "natural"]
+    assert [rows[b]["answer"] for b in (3, 5, 6, 20)] == ["3", "5", "42", "42"]
+    assert [rows[b]["status"] for b in (3, 5, 6, 20)] == ["wrong", "wrong", "correct", "correct"]
+    assert [rows[b]["thinking_tokens"] for b in (3, 5, 6, 20)] == [3, 5, 6, 6]
+    assert [rows[b]["answer_tokens"] for b in (3, 5, 6, 20)] == [2, 2, 3, 3]  # the end of turn is a token
+    stop = len(stop_ids(engine))
+    assert [rows[b]["tokens"] for b in (3, 5, 6, 20)] == [3 + stop + 2, 5 + stop + 2, 9, 9]
+    assert [rows[b]["new_tokens"] for b in (3, 5, 6, 20)] == [2, 2, 0, 9]
+    assert [rows[b]["anew_tokens"] for b in (3, 5, 6, 20)] == [5, 7, 9, 9]
+
+
+def test_stop_is_appended_as_ids_to_the_prefix():
+    _, engine, _ = run(script("abcabc", "42"), [4, 20], stop_text="+</think>")
+    long, forced = engine.requests
+    thought = engine.tokenizer.encode("abca", add_special_tokens=False)
+    assert forced.prompt_ids == long.prompt_ids + thought + stop_ids(engine, "+</think>")
+    assert (long.sampling.max_tokens, forced.sampling.max_tokens) == (28, 8)
+
+
+@pytest.mark.parametrize("extensions", [0, 2])
+def test_reuse_is_generating_anew(extensions):
+    budgets, tokenizer = [0, 4, 9, 16, 33, 60], make_tokenizer()
+    options = {"problems": THREE, "n": 6, "tokenizer": tokenizer, "extensions": extensions}
+    together, shared, _ = run(wander, budgets, **options)
+    assert together.height == 3 * 6 * 6
+    assert set(together["outcome"]) >= {"natural", "forced", "truncated"}
+    spent = 0
+    for budget in budgets:
+        alone, engine, _ = run(wander, [budget], **options)
+        part = together.filter(pl.col("budget") == budget)
+        assert_frame_equal(part.drop("new_tokens"), alone.drop("new_tokens"))
+        spent += engine.sampled
+    assert together["new_tokens"].sum() == shared.sampled
+    assert shared.sampled < 0.8 * spent
+    if not extensions:  # an extension throws the answer away that it replaces
+        direct = together.filter(pl.col("budget") == 0)
+        assert direct["new_tokens"].to_list() == direct["anew_tokens"].to_list()
+
+
+def test_anew_tokens_are_what_qwen3_would_sample():
+    """The two calls of Qwen3's procedure: `budget` tokens, then the answer if the turn has not ended."""
+    tokenizer = make_tokenizer()
+    together, _, _ = run(wander, [12, 40], problems=THREE, n=6, tokenizer=tokenizer)
+    for budget, problem, sample, text, cost in together.select(
+            "budget", "problem_id", "sample", "answer", "anew_tokens").iter_rows():
+        engine = Function(tokenizer, wander)
+        question = THREE.filter(pl.col("id") == problem)["problem"].item()
+        prompt = tokenizer.encode(f"<s>{question}</s><s><think>", add_special_tokens=False)
+        ids = ask(engine, prompt, budget, seed_of(0, "think0", problem, sample))
+        tag = tokenizer.convert_tokens_to_ids("</think>")
+        if tokenizer.eos_token_id in ids and tag in ids:
+            answer = ids[ids.index(tag) + 1:][:8]
+        elif tag not in ids:
+            answer = ask(engine, prompt + ids + stop_ids(engine), 8, seed_of(0, f"budget={budget}", problem, sample))
+        else:
+            begin = ids.index(tag) + 1
+            answer = ids[begin:] + ask(engine, prompt + ids, 8 - (len(ids) - begin),
+                                       seed_of(0, "think0", problem, sample))
+        assert text == tokenizer.decode(answer, skip_special_tokens=True)
+        assert cost == (len(ids) + len(answer) if tag not in ids else ids.index(tag) + 1 + len(answer))
+
+
+def ask(engine, prompt, limit, seed):
+    return engine.generate([Request("", prompt, Sampling(max_tokens=limit), seed)])[0].token_ids if limit > 0 else []
+
+
+def test_answer_limit_and_blank_answers():
+    long, _, grader = run(script("aa", "1234567890"), [10])
+    assert long.select("outcome", "status", "extracted", "answer_tokens").row(0) == ("truncated", "truncated", None, 8)
+    assert grader.pairs == []
+    exact, _, _ = run(script("aa", "1234567"), [10])
+    assert exact["outcome"].item() == "natural"  # seven digits and the end of turn: just inside
+    blank, _, grader = run(script("aa", "  "), [10])
+    assert blank.select("outcome", "status").row(0) == ("empty", "wrong")
+    assert grader.pairs == [("42", "  ")]
+
+
+def test_a_turn_that_ends_inside_thinking_has_no_answer():
+    found, _, grader = run(lambda text, rng: "4" if text.endswith("<think>") else "</s>", [1, 10])
+    assert by_budget(found)[10]["outcome"] == "empty"
+    assert ("42", "") in grader.pairs
+    assert by_budget(found)[1]["forced"] is True  # the turn had not ended within one token
+
+
+def test_budget_0_is_the_direct_mode():
+    found, engine, _ = run(script("aaa", "42"), [0])
+    assert engine.tokenizer.decode(engine.requests[0].prompt_ids).endswith("<think></think>")
+    assert found.select("outcome", "forced", "thinking_tokens", "new_tokens").row(0) == ("natural", False, 0, 3)
+
+
+def test_extension_replaces_the_end_of_thinking():
+    def waits(text, rng):
+        said = text[text.rindex("<think>") + 7:]
+        if "</think>" in said:
+            return "</s>" if said[-1] in "0123456789" else str(said.count("Wait"))
+        return "</think>" if said.endswith("aa") else "a"
+
+    found, engine, _ = run(waits, [4, 30], extensions=2)
+    rows = by_budget(found)
+    assert rows[30]["answer"] == "2"
+    # aa Wait aa Wait aa </think> 2 </s>: 2 + 4 + 2 + 4 + 2 + 1 tokens of thinking, 8 of them appended
+    assert rows[30]["thinking_tokens"] == 15
+    assert rows[30]["anew_tokens"] == 15 + 2 - 8
+    assert rows[30]["new_tokens"] == engine.sampled - rows[4]["new_tokens"] == 3 * (2 + 1 + 2)
+    assert rows[4]["outcome"] == "forced"
+    prefix = engine.tokenizer.decode(engine.requests[-1].prompt_ids)
+    assert prefix.endswith("<think>aaWa" + QWEN3_STOP)
+
+
+def test_extension_stops_at_the_budget():
+    found, _, _ = run(script("aaa", "42"), [5], extensions=3)
+    assert found["outcome"].item() == "forced"
+    assert found["thinking_tokens"].item() == 5
+
+
+def test_the_end_tag_may_be_several_tokens():
+    spelled, whole = make_tokenizer(tags=("<think>",)), make_tokenizer()
+    assert len(spelled.encode("</think>", add_special_tokens=False)) == 8
+    speak = script("abc", "42")
+    found, _, _ = run(speak, [3, 10, 11, 30], tokenizer=spelled)
+    rows = by_budget(found)
+    assert [rows[b]["outcome"] for b in (3, 10, 11, 30)] == ["forced", "forced", "natural", "natural"]
+    assert rows[11]["thinking_tokens"] == 3 + 8
+    assert rows[11]["answer"] == by_budget(run(speak, [11], tokenizer=whole)[0])[11]["answer"] == "42"
+
+
+def test_seeds_depend_on_problem_budget_and_sample_alone():
+    _, engine, _ = run(wander, [0, 5, 50], problems=THREE, n=4)
+    assert len({r.seed for r in engine.requests}) == len(engine.requests)
+    assert len({r.key for r in engine.requests}) == len(engine.requests)
+    assert all(0 <= r.seed < 2**63 for r in engine.requests)
+    tokenizer = make_tokenizer()
+    forth, _, _ = run(wander, [0, 5, 50], problems=THREE, n=4, tokenizer=tokenizer)
+    back, _, _ = run(wander, [50, 0, 5], problems=THREE.reverse(), n=4, tokenizer=tokenizer)
+    assert_frame_equal(forth, back)
+    other, _, _ = run(wander, [0, 5, 50], problems=THREE, n=4, tokenizer=tokenizer, seed=1)
+    assert other["answer"].to_list() != forth["answer"].to_list()
+
+
+def test_what_does_not_fit_is_refused_before_generating():
+    engine = Function(make_tokenizer(), wander, max_model_len=60)
+    with pytest.raises(EngineError, match="max_model_len 60"):
+        sweep(engine, ONE, [50], 1, verifier=Exact(), answer_tokens=8)
+    assert engine.requests == []
+    for budgets, n, limit in ([], 1, 8), ([-1], 1, 8), ([4], 0, 8), ([4], 1, 0):
+        with pytest.raises(ValueError):
+            sweep(engine, ONE, budgets, n, verifier=Exact(), answer_tokens=limit)
+    with pytest.raises(ValueError, match="2 problems, 1 ids"):
+        sweep(engine, pl.concat([ONE, ONE]), [4], 1, verifier=Exact(), answer_tokens=8)
+
+
+def test_summary_by_hand():
+    rows = [("p", 8, "natural", "correct", 5, 0, 5), ("p", 8, "forced", "wrong", 10, 2, 10),
+            ("q", 8, "forced", "correct", 10, 2, 10), ("q", 8, "truncated", "truncated", 16, 8, 16),
+            ("p", 0, "truncated", "truncated", 8, 8, 8), ("p", 0, "truncated", "truncated", 8, 8, 8)]
+    frame = pl.DataFrame(rows, orient="row", schema=["problem_id", "budget", "outcome", "status", "tokens",
+                                                     "new_tokens", "anew_tokens"])
+    found = summarise(frame.with_columns(thinking_tokens=pl.col("tokens") - 1), [1, 2])
+    assert found["budget"].to_list() == [0, 0, 8, 8]
+    assert found["items"].to_list() == [0, 0, 2, 1]
+    assert found["estimate"].to_list() == [None, None, 0.75, 1.0]
+    assert found["unscored_as_wrong"].to_list() == [0.0, 0.0, 0.5, 1.0]
+    row = found.row(2, named=True)
+    assert [row[name] for name in ("natural", "forced", "truncated", "empty")] == [0.25, 0.5, 0.25, 0.0]
+    assert (row["tokens"], row["new_tokens"], row["anew_tokens"]) == (41 / 4, 12, 41)
+    with pytest.raises(ValueError, match="k = 3"):
+        summarise(frame, [3])
