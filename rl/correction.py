@@ -51,19 +51,21 @@ def correct(
     """
     if level not in ("token", "sequence") or mode not in ("truncate", "mask") or not cap > 1:
         raise RecipeError(
-            f"correction: level {level!r}, mode {mode!r}, cap {cap}; use token or sequence, truncate or mask, "
-            "and a cap above 1."
+            f"correction: level {level!r}, mode {mode!r}, cap {cap}; use token or sequence, "
+            "truncate or mask, and a cap above 1."
         )
     mask = mask.bool()
     denominator = denominator or Denominator.count(mask)
     change = torch.where(mask, logp_trainer - logp_sampler, 0.0)
     before = clamped_exp(change if level == "token" else change.sum(-1, keepdim=True))
     after = before.clamp(max=cap) if mode == "truncate" else torch.where(before > cap, 0.0, before)
+    terms = mask if level == "token" else mask.any(-1, keepdim=True)
+    count = divisor(level, denominator)
     metrics = {
         "mismatch_kl": aggregate(clamped_exp(change) - change - 1, mask, "token", denominator),
         "mismatch_log_ratio_max": change.abs().amax(),
-        **_weights("before", before, mask, denominator),
-        **_weights("after", after, mask, denominator),
+        **_weights("before", before, terms, count),
+        **_weights("after", after, terms, count),
     }
     kept = mask & (after > 0)
     metrics["correction_kept_share"] = kept.sum() / divisor("token", denominator)
@@ -74,12 +76,12 @@ def correct(
     return Correction(after, metrics)
 
 
-def _weights(when: str, weights: Tensor, mask: Tensor, denominator: Denominator) -> dict[str, Tensor]:
-    by_token = weights.shape == mask.shape
-    terms = mask if by_token else mask.any(-1, keepdim=True)
+def _weights(when: str, weights: Tensor, terms: Tensor, count: Tensor) -> dict[str, Tensor]:
     trained = torch.where(terms, weights, 0.0)
-    mean = trained.sum() / divisor("token" if by_token else "sequence", denominator)
-    return {f"correction_weight_mean_{when}": mean, f"correction_weight_{when}_max": trained.amax()}
+    return {
+        f"correction_weight_mean_{when}": trained.sum() / count,
+        f"correction_weight_{when}_max": trained.amax(),
+    }
 
 
 def require_full_support(top_p: float, top_k: int, *, renormalised: bool = False) -> None:

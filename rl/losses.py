@@ -194,7 +194,7 @@ def policy_loss(
         objective = replace(objective, value=objective.value * weights.detach())
     denominator, how = denominator or Denominator.count(mask), aggregation or rule.aggregation
     value = -_reduce(rule, objective.value, mask, how, denominator, max_length)
-    metrics = _metrics(objective, logp, logp_old, mask, weights, denominator) | {
+    metrics = _metrics(rule, objective, logp, logp_old, mask, weights, denominator) | {
         "policy_loss": value.detach()
     }
     if logp_ref is not None:
@@ -269,6 +269,7 @@ def _reduce(
 
 @torch.no_grad()
 def _metrics(
+    rule: LossRule,
     objective: _Objective,
     logp: Tensor,
     logp_old: Tensor,
@@ -281,8 +282,9 @@ def _metrics(
     `approx_kl` is k3 of KL(old || new) a token; `kept_share` the trained tokens whose correction weight is
     not 0.
     """
-    terms = mask if objective.ratio.shape == mask.shape else mask.any(-1, keepdim=True)
-    count = divisor("token" if terms is mask else "sequence", denominator)
+    by_token = rule.level == "token"
+    terms = mask if by_token else mask.any(-1, keepdim=True)
+    count = divisor("token" if by_token else "sequence", denominator)
     change = logp - logp_old
 
     def share(of: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Rewards", "accuracy", "combine", "format_bonus", "inverted", "kimi_length", "language_consistency",
-           "overlong", "random_control", "repetition"]  # fmt: skip
+__all__ = ["Rewards", "accuracy", "combine", "format_bonus", "inverted", "kimi_length",
+           "language_consistency", "overlong", "random_control", "repetition"]  # fmt: skip
 
 Array = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def format_bonus(texts: Sequence[str], *, bonus: float = 1.0, opened_in_prompt: 
 
     `opened_in_prompt`: the chat template has already written `<think>`, the completion begins inside.
     """
-    return np.array([bonus if _thought(text, opened_in_prompt) else 0.0 for text in texts], dtype=np.float64)
+    return np.array([0.0 if _thought(text, opened_in_prompt) is None else bonus for text in texts], dtype=np.float64)
 
 
 def _thought(text: str, opened_in_prompt: bool) -> str | None:
@@ -180,8 +180,9 @@ def language_consistency(
     if detector not in ("script", "lingua"):
         raise ValueError(f"language_consistency: no detector {detector!r}; use script or lingua.")
     share = _script_share if detector == "script" else _lingua_share
-    prose = [_NOT_PROSE.sub(" ", _thought(text, opened_in_prompt) or text) for text in texts]
-    prose = [re.sub(r"</?think>", " ", text) for text in prose]
+    thoughts = [_thought(text, opened_in_prompt) for text in texts]
+    judged = [text if thought is None else thought for text, thought in zip(texts, thoughts)]
+    prose = [re.sub(r"</?think>", " ", _NOT_PROSE.sub(" ", text)) for text in judged]
     return np.array([share(text, language) for text, language in zip(prose, languages, strict=True)])
 
 
@@ -207,7 +208,7 @@ def _lingua_share(text: str, language: str) -> float:
 
 
 def _joined(text: str, least: int = 4) -> Iterator[tuple[str, int]]:
-    """Sentences with their number of words, short ones joined to the next: on two words a detector guesses."""
+    """Sentences and their word counts, short ones joined to the next: on two words a detector guesses."""
     held, words = "", 0
     for sentence in re.split(r"(?<=[\n.!?。！？])", text):
         held, words = held + sentence, words + sum(1 for _ in _word_pattern().finditer(sentence))
