@@ -6,6 +6,7 @@ nothing but mathematics, and at last the whole text when it is a few words.
 """
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 __all__ = ["Extraction", "extract", "find_choice", "strip_thinking"]
@@ -18,21 +19,29 @@ _OPEN = re.compile(r"<think(?:ing)?>")
 _CLOSE = re.compile(r"</think(?:ing)?>")
 _BOX = re.compile(r"\\(?:begin\s*)?(?:boxed|fbox|framebox)\s*(?=[{\w\\-])")
 _ANSWER_TAG = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.S)
-_SIDE_BY_SIDE = re.compile(r"(?:[\s,;$、，；&]|\\[,;() ]|\\q?quad|\\text\s*\{\s*(?:and|or|和|或)\s*\}|\b(?:and|or)\b|和|或)*")
+_SIDE_BY_SIDE = re.compile(
+    r"(?:[\s,;$、，；&]|\\[,;() ]|\\q?quad|\\text\s*\{\s*(?:and|or|和|或)\s*\}|\b(?:and|or)\b|和|或)*"
+)
 _RETRACTION = re.compile(r"\b(?:wait|recomput\w*|actually|instead|correction|mistake|redo|oops)\b|重新|不对", re.I)
 _STATED = re.compile(
-    r"(?:\banswers?\b[^\n.:=：。$]{0,60}?(?:\bis\b|\bare\b|\bwould be\b|\bbe\b|[:=：])"
+    r"(?:\b(?:answers?|correct (?:option|choice))\b[^\n.:=：。$]{0,60}?(?:\bis\b|\bare\b|\bwould be\b|\bbe\b|[:=：])"
     r"|答案\s*(?:应该|应)?(?:是|为|[:：])|答\s*[:：]|(?:故|应|所以|因此)?选(?:项|择)?\s*(?=[(（]?[A-J]))"
-    r"(?:\s*(?:equal to|[:：]))?[\s*]*(.+)", re.I)
+    r"(?:\s*(?:equal to|[:：]))?[\s*]*(.+)",
+    re.I,
+)
 _HASHES = re.compile(r"^\s*####\s*(.+)$", re.M)
 _SENTENCE_END = re.compile(r"\.(?=\s|$|\*)|[。！]|</|,?\s+(?:because|since|which|where|so that)\b|，?因为")
-_CONNECTIVE = re.compile(r"^(?:therefore|thus|hence|so|finally|所以|因此|故|综上(?:所述)?|解得)[\s,，:：]*", re.I)
-_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!and\b|or\b|sqrt\b|pi\b|sin\b|cos\b|tan\b|log\b)[A-Za-z]{2,}|[\u4e00-\u9fff]{3,}")
+_CONNECTIVE = re.compile(r"^(?:therefore|thus|hence|so|finally|所以|因此|故|综上(?:所述)?|解得?|答)[\s,，:：]*", re.I)
+_PROSE_WORD = re.compile(
+    r"(?<![\\A-Za-z])(?!and\b|or\b|sqrt\b|pi\b|sin\b|cos\b|tan\b|log\b)[A-Za-z]{2,}|[\u4e00-\u9fff]{3,}"
+)
 _MATH = re.compile(r"\$\$?(.+?)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.S)
 _CHOICE = re.compile(
     r"^\W*(?:\\text\w*\s*\{\W*)?([{L}])[\s)}*.,。$\]）]*$"  # the letter alone, whatever wraps it
     r"|^\W*(?:\\text\w*\s*\{\W*)?([{L}])\s*[):.：、）}]\s*\S"  # "E: a polygenic risk score"
-    r"|(?:option|choice|选项?|选择)\s*[(（]?\s*([{L}])\b".replace("{L}", "A-J"), re.I)
+    r"|(?:option|choice|选项?|选择)\s*[(（]?\s*([{L}])\b".replace("{L}", "A-J"),
+    re.I,
+)
 
 
 class Extraction(NamedTuple):
@@ -53,15 +62,17 @@ def strip_thinking(completion: str, starts_in_thinking: bool = False) -> str:
     head = _CLOSE.search(completion)
     first = _OPEN.search(completion)
     if head and (first is None or head.start() < first.start()):
-        completion = completion[head.end():]
+        completion = completion[head.end() :]
     elif starts_in_thinking and head is None:
         return ""
     text = _THOUGHT.sub("", completion)
     unclosed = _OPEN.search(text)
-    return _CLOSE.sub("", text[:unclosed.start()] if unclosed else text)
+    return _CLOSE.sub("", text[: unclosed.start()] if unclosed else text)
 
 
-def extract(completion: str, list_length: int = 0, letter: bool = False, starts_in_thinking: bool = False) -> Extraction:
+def extract(
+    completion: str, list_length: int = 0, letter: bool = False, starts_in_thinking: bool = False
+) -> Extraction:
     """The final answer of a completion.
 
     Args:
@@ -105,7 +116,7 @@ def _boxes(text: str) -> list[tuple[int, int, str, bool]]:
         end = _closing_brace(text, start)
         closed = end is not None
         stop = end if end is not None else len(text)
-        content = text[start + 1:stop]
+        content = text[start + 1 : stop]
         if not closed:
             content = content.split("\n")[0].strip().rstrip("$.")
         inner = _boxes(content) if "box" in content else []
@@ -132,7 +143,7 @@ def _from_boxes(text: str, list_length: int) -> Extraction:
         return Extraction(None, "no_answer")
     group = [boxes[-1]]
     for box in reversed(boxes[:-1]):
-        if not _SIDE_BY_SIDE.fullmatch(text[box[1]:group[0][0]]):
+        if not _SIDE_BY_SIDE.fullmatch(text[box[1] : group[0][0]]):
             break
         group.insert(0, box)
     if len(group) == 1 < list_length and "," not in group[0][2]:
@@ -147,7 +158,7 @@ def _boxes_of_one_list(text: str, boxes: list[tuple[int, int, str, bool]], lengt
     group = sorted(last.values())
     if len(group) != length:
         return None
-    between = " ".join(text[a[1]:b[0]] for a, b in zip(group, group[1:], strict=False))
+    between = " ".join(text[a[1] : b[0]] for a, b in pairwise(group))
     return None if _RETRACTION.search(between) else group
 
 
@@ -164,13 +175,16 @@ def _from_phrases(text: str) -> Extraction:
     text = text.strip()
     for pattern in (_HASHES, _STATED):
         if matches := pattern.findall(text):
-            answer = _sentence(matches[-1])
+            answer = matches[-1]
+            while inner := pattern.search(answer):
+                answer = inner.group(1)
+            answer = _sentence(answer)
             if answer and len(answer) <= LONGEST_ANSWER_CHARS:
                 return Extraction(answer)
     if answer := _last_line(text):
         return Extraction(answer)
     if 0 < len(text) <= SHORT_ANSWER_CHARS and "\n" not in text and len(_PROSE_WORD.findall(text)) <= 4:
-        return Extraction(text)
+        return Extraction(_CONNECTIVE.sub("", text))
     return Extraction(None, "no_answer")
 
 

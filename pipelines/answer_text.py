@@ -1,67 +1,106 @@
 """One spelling for answers: LaTeX, plain text and Chinese become the same short canonical text.
 
-Operators and relations are single characters (`* / ± ≤ ≥ ≠ ≈ ∪ ∈ π ∞ ° … ⟦ ⟧ ⟨ ⟩`), fractions are `\\frac{a}{b}`, roots
-`\\sqrt{a}`; a comma that a space followed is `;`, since "1,234" may be one number and "1, 234" is two. `to_latex`
-turns a canonical text back for the parser.
+Operators and relations are single characters (`* / ± ≤ ≥ ≠ ≈ ∪ ∈ π ∞ ° … ⟦ ⟧ ⟨ ⟩`), fractions are
+`\\frac{a}{b}`, roots `\\sqrt{a}`; a comma that a space followed is `;`, since "1,234" may be one number and
+"1, 234" is two. `to_latex` turns a canonical text back for the parser.
 """
 
 import re
 from functools import lru_cache
 
-__all__ = ["FUNCTIONS", "canonical", "closing", "is_prose", "split_top", "to_latex", "word_key"]
+__all__ = ["FUNCTIONS", "canonical", "closing", "is_prose", "is_text", "split_top", "to_latex", "word_key"]
 
-FUNCTIONS = ("arcsin arccos arctan arccot sinh cosh tanh sin cos tan cot sec csc log ln exp lim max min gcd lcm det deg"
-             " mod arg lg").split()
-_GREEK = ("alpha beta gamma delta epsilon theta lambda mu nu xi rho sigma tau phi varphi psi omega zeta eta kappa"
-          " Gamma Delta Theta Lambda Sigma Phi Psi Omega").split()
-_COMMANDS = FUNCTIONS + _GREEK + (
-    "frac dfrac tfrac cfrac sqrt pi cdot times div pm mp left right begin end text mathrm mathbf mathbb textbf infty cup"
-    " cap le ge leq geq ne neq lt gt in circ ldots dots quad boxed binom overline angle sum prod int displaystyle"
-    " operatorname langle rangle emptyset varnothing approx").split()
 
-_DOUBLED = re.compile(r"\\\\(?=(?:" + "|".join(sorted(_COMMANDS, key=len, reverse=True)) + r")(?![a-zA-Z]))")
-_CONTROL = {"\x0crac": "\\frac", "\x08oxed": "\\boxed", "\text{": "\\text{", "\times": "\\times", "\right": "\\right",
-            "\x08egin": "\\begin", "\x08inom": "\\binom"}
-_FOLD = str.maketrans({
-    "−": "-", "–": "-", "—": "-", "﹣": "-", "×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "⁄": "/", "∕": "/",
-    "，": ", ", "；": ";", "、": ", ", "：": ":", "（": "(", "）": ")", "【": "[", "】": "]", "％": "%", "＝": "=",
-    "＋": "+", "＜": "<", "＞": ">", "⩽": "≤", "⩾": "≥", "≦": "≤", "≧": "≥", "º": "°", "˚": "°", "′": "'", "’": "'",
-    "“": '"', "”": '"', "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "∅": "\\emptyset",
-    "ℝ": "\\mathbb{R}", "⋯": "…", "。": ".", "🞄": "*", **{chr(0xFF10 + i): str(i) for i in range(10)},
-    **{chr(0xFF21 + i): chr(65 + i) for i in range(26)}, **{chr(0xFF41 + i): chr(97 + i) for i in range(26)}})
-_VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5",
-           "⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8"}
+def _words(*lines: str) -> list[str]:
+    return " ".join(lines).split()
+
+
+FUNCTIONS = _words(
+    "arcsin arccos arctan arccot sinh cosh tanh sin cos tan cot sec csc log ln exp lim max min gcd lcm det deg",
+    "mod arg lg",
+)
+_GREEK = _words(
+    "alpha beta gamma delta epsilon theta lambda mu nu xi rho sigma tau phi varphi psi omega zeta eta kappa",
+    "Gamma Delta Theta Lambda Sigma Phi Psi Omega",
+)
+_COMMANDS = _words(
+    *FUNCTIONS,
+    *_GREEK,
+    "frac dfrac tfrac cfrac sqrt pi cdot times div pm mp left right begin end text mathrm mathbf mathbb textbf",
+    "infty cup cap le ge leq geq ne neq lt gt in circ ldots dots quad boxed binom overline angle sum prod int",
+    "displaystyle operatorname langle rangle emptyset varnothing approx",
+)
+
+
+def _longest_first(names: list[str]) -> str:
+    return "|".join(sorted(names, key=len, reverse=True))
+
+
+_DOUBLED = re.compile(rf"\\\\(?=(?:{_longest_first(_COMMANDS)})(?![a-zA-Z]))")
+_CONTROL = {  # escapes that JSON or Python read as control characters
+    broken: "\\" + command
+    for broken, command in zip(
+        ["\x0crac", "\x08oxed", "\text{", "\times", "\right", "\x08egin", "\x08inom"],
+        ["frac", "boxed", "text{", "times", "right", "begin", "binom"],
+    )
+}
+_FOLD = str.maketrans(
+    {"，": ", ", "、": ", ", "\u200b": "", "∅": "\\emptyset", "ℝ": "\\mathbb{R}"}
+    | dict(zip("−–—﹣×·⋅∙÷⁄∕；：（）【】％＝＋＜＞⩽⩾≦≧º˚′’“”⋯。", "----****///;:()[]%=+<>≤≥≤≥°°''\"\"….", strict=True))
+    | dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
+    | {chr(0xFEE0 + code): chr(code) for code in range(0x30, 0x7B) if chr(code).isalnum()}
+)
+_VULGAR = dict(zip("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", _words("1/2 1/3 2/3 1/4 3/4 1/5 2/5 3/5 4/5 1/6 5/6 1/8 3/8 5/8 7/8")))
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_SYMBOLS = {
-    "*": ("cdot", "times", "ast", "bullet"), "/": ("div",), "±": ("pm",), "≤": ("leqslant", "leqq", "leq", "le"),
-    "≥": ("geqslant", "geqq", "geq", "ge"), "≠": ("neq", "ne", "not="), "≈": ("approx", "thickapprox", "simeq", "doteq"),
-    "∪": ("cup", "bigcup", "vee", "lor"), "∈": ("in",), "π": ("pi",), "∞": ("infty", "infin"), "<": ("lt",),
-    ">": ("gt",), "…": ("ldots", "cdots", "dots", "dotsc"), "⟨": ("langle",), "⟩": ("rangle",), "'": ("prime",),
-    "∩": ("cap", "wedge", "land"), "|": ("vert", "lvert", "rvert", "mid"), ":": ("colon",),
-    "[": ("lbrack",), "]": ("rbrack",), "⟦": ("lbrace",), "⟧": ("rbrace",)}
-_SYMBOL_OF = {name: symbol for symbol, names in _SYMBOLS.items() for name in names}
-_COMMAND = re.compile(r"\\(" + "|".join(sorted((n for n in _SYMBOL_OF if n.isalpha()), key=len, reverse=True))
-                      + r")(?![a-zA-Z])")
+_SYMBOL_OF = {
+    name: line[0]
+    for line in (
+        *("* cdot times ast bullet", "/ div", "± pm", "≤ leqslant leqq leq le", "≥ geqslant geqq geq ge", "≠ neq ne"),
+        *(
+            "∪ cup bigcup vee lor",
+            "∩ cap wedge land",
+            "≈ approx thickapprox simeq doteq",
+            "∈ in",
+            "π pi",
+            "< lt",
+            "> gt",
+        ),
+        *("∞ infty infin", "… ldots cdots dots dotsc", "⟨ langle", "⟩ rangle", "' prime", "| vert lvert rvert mid"),
+        *(": colon", "[ lbrack", "] rbrack", "⟦ lbrace", "⟧ rbrace"),
+    )
+    for name in line[1:].split()
+}
+_COMMAND = re.compile(rf"\\({_longest_first(list(_SYMBOL_OF))})(?![a-zA-Z])")
 _SPACING = re.compile(
     r"\\(?:left|right|bigl?|bigr|Bigl?|Bigr|biggl?|biggr|displaystyle|textstyle|limits|rm|bf|it)(?![a-zA-Z])\.?|\\!"
-    r"|\\(?:hspace|vspace|phantom|label|tag)\*?\{[^{}]*\}")
-_SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|\\[ ;:,>]|~")
-_TEXT = re.compile(r"\\(text(?:bf|it|rm|normal|sf|tt)?|mathrm|mathbf|mathit|mathsf|mathtt|mathcal|mathscr|boldsymbol|bm|mbox"
-                   r"|operatorname\*?|emph|textcircled|underline|fbox|boxed)\s*\{([^{}]*)\}")
+    r"|\\(?:hspace|vspace|phantom|label|tag)\*?\{[^{}]*\}"
+)
+_SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|(?<!\\)\\[ ;:,>]|~")
+_TEXT = re.compile(
+    r"\\(text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt|cal|scr)|boldsymbol|bm|mbox|operatorname\*?|emph"
+    r"|textcircled|underline|fbox|boxed)\s*\{([^{}]*)\}"
+)
 _AND_OR = re.compile(r"[\s,]*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])[\s,]*|\s*[,，]?\s*[和或与且]\s*(?=[-\d\\a-zA-Z(±√])")
 _SYNONYMS = {
-    "no solution": "no solution|no solutions|no real solution|no real solutions|none exist|\\emptyset|\\varnothing|⟦⟧"
-                   "|empty set|the empty set|无解|无实数解|no such number exists|no real roots",
-    "undefined": "undefined|does not exist|dne|不存在|not defined", "yes": "yes|是|能|可以",
-    "no": "no|否|不是|不能|不可以", "true": "true|对|正确|√|\\checkmark",
-    "false": "false|错|错误|不正确|\\times",
-    "all real numbers": "all real numbers|all reals|every real number|\\mathbb{R}|\\r|全体实数|任意实数|r"}
-_KEY_OF = {spelling: key for key, group in _SYNONYMS.items() for spelling in group.split("|")}
-_NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-_SHORT_WORDS = set("yes no odd even all none not the of if is both neither true false not any".split())
-_NOT_WORDS = {*FUNCTIONS, *_GREEK, "frac", "sqrt", "pi", "infty", "begin", "end", "matrix", "pmatrix", "bmatrix", "array",
-              "cases", "overline", "binom", "vec", "hat", "angle", "triangle", "pmod", "mathbb", "infinity", "base"}
+    "no solution": "no solution|no solutions|no real solution|no real solutions|\\emptyset|\\varnothing|⟦⟧"
+    "|empty set|the empty set|无解|无实数解|no real roots",
+    "undefined": "undefined|does not exist|dne|不存在|not defined",
+    "yes": "yes|是|能|可以",
+    "no": "no|否|不是|不能|不可以",
+    "true": "true|对|正确|√|\\checkmark",
+    "false": "false|错|错误|不正确",
+    "all real numbers": "all real numbers|all reals|every real number|\\mathbb{R}|\\R|全体实数|任意实数",
+}
+_KEY_OF = {spelling.casefold(): key for key, group in _SYNONYMS.items() for spelling in group.split("|")}
+_NUMBER_WORDS = _words("zero one two three four five six seven eight nine ten eleven twelve")
+_SHORT_WORDS = set(_words("yes no odd even all none not the of if is both neither true false any"))
+_NOT_WORDS = {
+    *FUNCTIONS,
+    *_GREEK,
+    *_words("frac sqrt pi infty begin end matrix pmatrix bmatrix array cases overline binom vec hat angle"),
+    *_words("triangle pmod mathbb infinity base"),
+}
 
 
 @lru_cache(maxsize=100_000)
@@ -127,11 +166,12 @@ def _separators(text: str) -> str:
 
 def _arithmetic(text: str) -> str:
     """Plain-text powers, e-notation, constants and mixed numbers."""
-    text = text.replace("**", "^")
+    text = re.sub(r"(?<![\w})])\.(?=\d)", "0.", text.replace("**", "^"))
     text = re.sub(r"(?<![\w\\])pi(?![a-zA-Z])|(?<=\d)pi(?![a-zA-Z])", "π", text)
     text = re.sub(r"(?<![\w\\])(?:inf|infinity|oo)(?![a-zA-Z])|无穷大", "∞", text)
     text = re.sub(r"(?<![\w\\])sqrt(?=\s*[({])", r"\\sqrt", text)
     text = re.sub(r"(?<=\d)[eE]([+-]?\d+)(?![\w.])", lambda m: f"*10^{{{int(m.group(1))}}}", text)
+    text = re.sub(r"(\d:\d\d)\s*([ap])\.?\s?m?\.*$", r"\1 \2m", text, flags=re.I)
     text = re.sub(r"\^\s*(-?\d{2,}|-\d)(?!\d)", r"^{\1}", text)
     return re.sub(r"(?<![\d./^_{])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])", r"\1\\frac{\2}{\3}", text)
 
@@ -164,13 +204,14 @@ def _fractions_and_roots(text: str) -> str:
             opening = start + len(command) - 1
             end = closing(text, opening)
             if end > 0:
-                text = text[:opening] + "{" + text[opening + 1:end] + "}" + text[end + 1:]
+                text = text[:opening] + "{" + text[opening + 1 : end] + "}" + text[end + 1 :]
             start = opening
     return re.sub(r"([\^_])\{(\w)\}", r"\1\2", text)
 
 
 def _trim(text: str) -> str:
-    text = text.strip(" .,;:!*\"`")
+    text = text.strip(' ,;:*"`').rstrip(' .,;:*"`')
+    text = re.sub(r"(?<=.)[,; ]*\(?[a-zA-Z]∈(?:\\mathbb\{)?[ZNQ]\}?(?:\^\W)?\)?$", "", text)  # ..., k ∈ ℤ
     while text[:1] in ("{", "(") and "," not in text and ";" not in text and closing(text, 0) == len(text) - 1:
         text = text[1:-1].strip(" .,;:")
     return text
@@ -219,10 +260,26 @@ def word_key(text: str) -> str:
 
 def to_latex(text: str) -> str:
     """A canonical text as LaTeX that latex2sympy reads."""
-    for symbol, latex in (("*", r"\cdot "), ("π", r"\pi "), ("∞", r"\infty "), ("≤", r"\le "), ("≥", r"\ge "),
-                          ("≠", r"\ne "), ("∪", r"\cup "), ("∩", r"\cap "), ("∈", r"\in "), ("±", r"\pm "), ("°", ""),
-                          ("⟦", r"\{"), ("⟧", r"\}"), ("⟨", "("), ("⟩", ")"), ("…", r"\ldots "), ("≈", r"\approx "),
-                          (";", ",")):
+    for symbol, latex in (
+        ("*", r"\cdot "),
+        ("π", r"\pi "),
+        ("∞", r"\infty "),
+        ("≤", r"\le "),
+        ("≥", r"\ge "),
+        ("≠", r"\ne "),
+        ("∪", r"\cup "),
+        ("∩", r"\cap "),
+        ("∈", r"\in "),
+        ("±", r"\pm "),
+        ("°", ""),
+        ("⟦", r"\{"),
+        ("⟧", r"\}"),
+        ("⟨", "("),
+        ("⟩", ")"),
+        ("…", r"\ldots "),
+        ("≈", r"\approx "),
+        (";", ","),
+    ):
         text = text.replace(symbol, latex)
     text = re.sub(r"(?<![\\a-zA-Z])(" + "|".join(FUNCTIONS) + r")(?![a-zA-Z])", r"\\\1 ", text)
     return re.sub(r"(?<![\\a-zA-Z])(" + "|".join(_GREEK) + r")(?![a-zA-Z])", r"\\\1 ", text)

@@ -51,15 +51,21 @@ class Reading:
     items: tuple[str, ...]
     shape: tuple[bool, bool] | int = 0  # interval: closed at either end; matrix: columns
     name: str = ""
+    equation: str = ""  # the whole text of a named value
 
 
 Atom = Callable[[str, str, Policy], "bool | None"]
-_NAME = re.compile(r"^(?:\\?[a-zA-Z]\w{0,9}(?:_\{?\w+\}?)?'*(?:\([a-z](?:[,;][a-z])*\))?"
-                   r"|\\(?:angle|triangle|overline|vec|hat)\s*\{?[A-Za-z ]+\}?"
-                   r"|[A-Z][a-z]+(?: [a-z]+)*|[a-z]+(?: [a-z]+)+)$")
+_NAME = re.compile(
+    r"^(?:\\?[a-zA-Z]\w{0,9}(?:_\{?\w+\}?)?'*(?:\([a-z](?:[,;][a-z])*\))?"
+    r"|\\(?:angle|triangle|overline|vec|hat)\s*\{?[A-Za-z ]+\}?"
+    r"|[A-Z][a-z]+(?: [a-z]+)*|[a-z]+(?: [a-z]+)+)$"
+)
 _VARIABLE = re.compile(r"^(?:[a-zA-Z]|\\?[a-z]{2,7})(?:_\{?\w+\}?)?$")
-_MATRIX = re.compile(r"^[(\[|]?\\begin\{(?:([pbv]?(?:small)?matrix)|array)\}(?:\{[lcr|]*\})?(.*)\\end\{(?:[pbv]?(?:small)?matrix"
-                     r"|array)\}[)\]|]?$", re.S)
+_MATRIX = re.compile(
+    r"^[(\[|]?\\begin\{(?:([pbv]?(?:small)?matrix)|array)\}(?:\{[lcr|]*\})?(.*)\\end\{(?:[pbv]?(?:small)?matrix"
+    r"|array)\}[)\]|]?$",
+    re.S,
+)
 _DECIMAL_COMMA = re.compile(r"^(?:-?\d+,\d+ -?\d+\.\d+|-?\d+\.\d+ -?\d+,\d+)$")
 _RELATION = re.compile(r"[<>≤≥≠]")
 
@@ -129,7 +135,7 @@ def readings(text: str) -> tuple[Reading, ...]:
         return (*found, Reading("list", _flat(_share_name(parts))))
     if named := _named(text):
         name, value = named
-        return tuple(Reading(r.kind, r.items, r.shape, r.name or name) for r in readings(value))
+        return tuple(Reading(r.kind, r.items, r.shape, r.name or name, text) for r in readings(value))
     return (*found, *_structured(text)) or (Reading("atom", (text,)),)
 
 
@@ -138,7 +144,7 @@ def quantity_or_none(text: str) -> bool:
 
 
 def _share_name(parts: list[str]) -> list[str]:
-    """"n=2, 3, 4" lists values of n: the name is dropped when only the first has one."""
+    """ "n=2, 3, 4" lists values of n: the name is dropped when only the first has one."""
     first = _named(parts[0])
     if first and not any(re.search(r"[=<>≤≥≠]", part) for part in parts[1:]):
         return [first[1], *parts[1:]]
@@ -167,10 +173,13 @@ def _named(text: str) -> tuple[str, str] | None:
         return sides[0], sides[-1]
     if len(sides) == 2 and "=" in text and _VARIABLE.match(sides[1]) and quantity_or_none(sides[0]):
         return sides[1], sides[0]
-    return ("", sides[-1]) if all(quantity_or_none(side) for side in sides[:-1]) else None
+    constant = not any(re.search("[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", side)) for side in sides[:-1])
+    return ("", sides[-1]) if constant and "=" in text else None
 
 
 def _structured(text: str) -> list[Reading]:
+    if word_key(text) == "all real numbers":
+        return [_interval("-∞", "∞", False, False)]
     if "±" in text:
         return [Reading("list", tuple(_plus_minus(text)))]
     if len(pieces := split_top(text, "∪")) > 1:
@@ -196,7 +205,9 @@ def _bracketed(text: str) -> list[Reading]:
     items = _flat(inside)
     if text[0] == "⟦":
         return [Reading("list", items)] if not re.search(r"[|:]", text) else []
-    found = [Reading("tuple", items)] if len(items) > 1 and (text[0] + text[-1] in ("()", "⟨⟩") or len(items) > 2) else []
+    found = (
+        [Reading("tuple", items)] if len(items) > 1 and (text[0] + text[-1] in ("()", "⟨⟩") or len(items) > 2) else []
+    )
     if len(inside) == 2 and text[0] in "([" and text[-1] in ")]":
         found.append(_interval(items[0], items[1], text[0] == "[", text[-1] == "]"))
     return found
@@ -260,6 +271,8 @@ def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> 
         return _pairwise(a, b, policy, atom)
     if "list" in kinds and len(a.items) == len(b.items) == 1:
         return compare(a.items[0], b.items[0], policy, atom)
+    if "relation" in kinds and (a.equation or b.equation):
+        return _symbolic(a.equation or a.items[0], b.equation or b.items[0], policy, atom)
     if kinds <= {"relation", "interval"} or kinds == {"atom", "matrix"}:
         return _symbolic(_written(a), _written(b), policy, atom)
     return False
@@ -271,7 +284,7 @@ def _written(reading: Reading) -> str:
         closed = reading.shape if isinstance(reading.shape, tuple) else (False, False)
         return f"{'[' if closed[0] else '('}{low},{high}{']' if closed[1] else ')'}"
     if reading.kind == "matrix" and isinstance(reading.shape, int):
-        rows = [reading.items[i:i + reading.shape] for i in range(0, len(reading.items), reading.shape)]
+        rows = [reading.items[i : i + reading.shape] for i in range(0, len(reading.items), reading.shape)]
         return r"\begin{pmatrix}" + r"\\".join("&".join(row) for row in rows) + r"\end{pmatrix}"
     return reading.items[0]
 
@@ -314,6 +327,8 @@ def _same_atom(a: str, b: str, policy: Policy, atom: Atom | None) -> bool | None
     worded = (left is None and is_text(a)), (right is None and is_text(b))
     if any(worded):
         return word_key(a) == word_key(b)
+    if len(a) == len(b) == 1:
+        return False  # two symbols, and the parser would fold their case
     return _symbolic(a, b, policy, atom)
 
 

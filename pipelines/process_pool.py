@@ -9,6 +9,7 @@ idle at once, if computing by its processor-time limit. What is not: a request i
 import contextlib
 import importlib
 import json
+import logging
 import os
 import queue
 import selectors
@@ -18,16 +19,20 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from assay.pipelines.errors import AssayError
 
 __all__ = ["ItemTimeout", "ProcessPool", "WorkerError"]
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0  # importing sympy is two seconds of processor time, minutes where many share it
+STARVED_FACTOR = 10.0
 MEMORY_BYTES = 4 << 30
-_BOOT = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-         "from assay.pipelines.process_pool import serve; serve(sys.argv[2], sys.argv[3], float(sys.argv[4]))")
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+    "from assay.pipelines.process_pool import serve; serve(sys.argv[2], sys.argv[3], float(sys.argv[4]))"
+)
 
 
 class ItemTimeout(Exception):
@@ -101,7 +106,7 @@ class ProcessPool:
                 self._drop(worker)
                 worker = self._start()
             future.set_result(worker.ask(request, self._deadline))
-        except (ItemTimeout, WorkerError) as error:
+        except Exception as error:
             self._drop(worker)
             future.set_exception(error)
             return None
@@ -127,37 +132,49 @@ class _Worker:
     def __init__(self, module: str, function: str, deadline_s: float) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, function, str(deadline_s)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
         self._buffer = b""
 
     def wait_ready(self) -> None:
         try:
             ready = self._read_line(START_SECONDS)
-        except ItemTimeout:
+        except (ItemTimeout, OSError, ValueError):  # the latter two: killed by close() while it started
             ready = {"error": f"exit status {self.process.poll()}"}
         if "error" in ready:
             self.kill()
-            raise WorkerError(f"verifier: a worker process cannot start ({ready['error']}); "
-                              "is math-verify installed in this environment?")
+            raise WorkerError(
+                f"verifier: a worker process cannot start ({ready['error']}); "
+                "is math-verify installed in this environment?"
+            )
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), _processor_seconds(self.process.pid)[1]
         try:
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
         except OSError as error:
             raise ItemTimeout("the worker died") from error
-        return {**self._read_line(deadline_s), "seconds": time.perf_counter() - start}
+        return {**self._read_line(deadline_s, spent), "seconds": time.perf_counter() - start}
 
-    def _read_line(self, seconds: float) -> dict[str, Any]:
+    def _read_line(self, seconds: float, spent: float = 0.0) -> dict[str, Any]:
+        """The next line. A worker that waits for a processor, and has not had its seconds yet, gets them."""
         assert self.process.stdout is not None
-        end = time.monotonic() + seconds
+        start = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise ItemTimeout(f"no answer within {seconds:g} s")
-                if not (data := os.read(self.process.stdout.fileno(), 1 << 16)):
+                elapsed = time.monotonic() - start
+                if not selector.select(max(seconds - elapsed, 0.1)):
+                    runnable, used = _processor_seconds(self.process.pid)
+                    starved = runnable and used - spent < seconds and elapsed < STARVED_FACTOR * seconds
+                    if not starved:
+                        raise ItemTimeout(f"no answer within {seconds:g} s")
+                    continue
+                data = os.read(self.process.stdout.fileno(), 1 << 16)
+                if not data:
                     raise ItemTimeout("the worker died")
                 self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
@@ -173,8 +190,18 @@ class _Worker:
                     pipe.close()
 
 
+def _processor_seconds(pid: int) -> tuple[bool, float]:
+    """Whether a process wants a processor now, and the seconds it has had; (False, 0) where /proc is missing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False, 0.0
+    return fields[0] == "R", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def serve(module: str, function: str, deadline_s: float) -> None:
     """The worker's loop: read a line, answer it, until the parent closes the pipe or dies."""
+    logging.disable(logging.WARNING)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -199,7 +226,12 @@ def _respond(respond: Callable[[dict], dict], request: dict) -> dict[str, Any]:
     except (MemoryError, RecursionError) as error:
         return {"equal": False, "reason": "expression_too_large", "detail": type(error).__name__}
     except Exception as error:
-        return {"equal": False, "reason": "comparison_failed", "detail": repr(error)[:200], "fault": repr(error)[:200]}
+        return {
+            "equal": False,
+            "reason": "comparison_failed",
+            "detail": repr(error)[:200],
+            "fault": repr(error)[:200],
+        }
 
 
 def _end_with_parent(parent: int) -> None:

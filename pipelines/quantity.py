@@ -8,11 +8,19 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import factorial, isqrt
+from math import comb, factorial, isqrt
 
-from assay.pipelines.answer_text import canonical, closing
+from assay.pipelines.answer_text import closing
 
-__all__ = ["ExpressionTooLarge", "Quantity", "Unit", "decimal_matches", "quantity", "same_quantity", "split_unit"]
+__all__ = [
+    "ExpressionTooLarge",
+    "Quantity",
+    "Unit",
+    "decimal_matches",
+    "quantity",
+    "same_quantity",
+    "split_unit",
+]
 
 MAX_BITS = 200_000
 MAX_CHARS = 2_000
@@ -90,6 +98,7 @@ _UNIT_TOKEN = re.compile(r"(平方|立方)?([A-Za-z]+|[\u4e00-\u9fff]+)\.?(?:\^\
 _PERCENT = re.compile(r"\s*(?:%|percentage points?|percent(?:age)?|per cent|pct)$", re.I)
 _DEGREES = re.compile(r"\s*(?:°|degrees?)(?: ?[CF](?![A-Za-z]))?$|度$")
 _TRAILING = re.compile(r"^(.*?[\d})π%])(?:( ?)([A-Za-z\u4e00-\u9fff].*)|\(([A-Za-z\u4e00-\u9fff][^()]*)\))$")
+_NOUN = re.compile(r"[A-Za-z\u4e00-\u9fff][^\d=<>≤≥*/^{}\\;]*")
 _CURRENCY = re.compile(r"^(-?)\s*(?:[€£¥₹]|US|Rs\.?|RMB)\s*|[€£¥₹]$")
 _BASED = re.compile(r"^\(?([0-9][0-9A-F]*)\)?(?:_\{?(\d+|two|eight|ten|sixteen)\}?|\s*\(?(?:in )?base[ -](\d+)\)?)$")
 _BASE_WORDS = {"two": 2, "eight": 8, "ten": 10, "sixteen": 16}
@@ -110,7 +119,7 @@ def quantity(text: str) -> Quantity | None:
         return _based(match)
     text, unit = split_unit(text)
     percent = _PERCENT.search(text)
-    body = _CURRENCY.sub(r"\1", (text[:percent.start()] if percent else text))
+    body = _CURRENCY.sub(r"\1", (text[: percent.start()] if percent else text))
     body = _THOUSANDS.sub(lambda match: re.sub("[, ]", "", match.group()), body)
     ratio = re.fullmatch(r"(\d+):(\d+)", body)
     try:
@@ -124,7 +133,7 @@ def quantity(text: str) -> Quantity | None:
 def split_unit(text: str) -> tuple[str, Unit | None]:
     """Part a canonical text from its unit; words that are no known unit ("12 paper clips") are dropped too."""
     if degrees := _DEGREES.search(text):
-        return text[:degrees.start()], None
+        return text[: degrees.start()], None
     match = _TRAILING.match(text)
     if match is None:
         return text, None
@@ -133,9 +142,9 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     joined = space == "" and match[4] is None
     if unit is None:
         free = re.sub(r"\\[a-zA-Z]+", "", body)
-        noun = re.fullmatch(r"[A-Za-z\u4e00-\u9fff][^\d=<>≤≥*/^{}\\;]*", words) and not _PERCENT.fullmatch(words)
-        known_noun = noun and len(words) > 1 and not re.search("[A-Za-z]", free) and (not joined or ord(words[0]) > 0x2E80)
-        return (body, None) if known_noun else (text, None)
+        apart = ord(words[0]) > 0x2E80 or (not joined and len(words) > 1)
+        noun = _NOUN.fullmatch(words) and not _PERCENT.fullmatch(words)
+        return (body, None) if noun and apart and not re.search("[A-Za-z]", free) else (text, None)
     if joined and len(words) == 1 and words.isascii():
         return text, None  # 4t and 5m are products
     return body, unit
@@ -162,7 +171,7 @@ def _unit(words: str) -> Unit | None:
             prefix = 1
             base, scale = _UNITS[name]
             powers[base] = powers.get(base, 0) + power
-            factor *= scale ** power
+            factor *= scale**power
     return Unit(tuple(sorted((base, power) for base, power in powers.items() if power)), factor) if powers else None
 
 
@@ -242,7 +251,7 @@ class _Arithmetic:
         return result
 
     def _peek(self) -> str:
-        return self.text[self.at:self.at + 1]
+        return self.text[self.at : self.at + 1]
 
     def _sum(self) -> Fraction:
         result = self._product()
@@ -289,10 +298,13 @@ class _Arithmetic:
     def _atom(self) -> Fraction:
         if match := re.compile(r"\d+\.?\d*|\.\d+").match(self.text, self.at):
             self.at = match.end()
-            return self._mixed(match.group())
-        for opening in ("(", "{", "[") if self._peek() != "\\" else ():
-            if self._peek() == opening and opening != "[":
-                return self._group()
+            repeating = self._repeating(match.group())
+            return self._mixed(match.group()) if repeating is None else repeating
+        if self._peek() in ("(", "{"):
+            return self._group()
+        if self.text.startswith("\\binom{", self.at):
+            self.at += 6
+            return _binomial(self._group(), self._group())
         if self.text.startswith("\\frac{", self.at):
             self.at += 5
             numerator = self._group()
@@ -301,6 +313,15 @@ class _Arithmetic:
             self.at += 5
             return _exact_root(self._group())
         raise _NotArithmetic
+
+    def _repeating(self, number: str) -> Fraction | None:
+        """0.1\\overline{6}: the digits under the bar repeat for ever."""
+        match = re.compile(r"\\overline\{(\d{1,50})\}").match(self.text, self.at)
+        if match is None or "." not in number:
+            return None
+        self.at = match.end()
+        places = len(number.partition(".")[2])
+        return Fraction(number + "0") + Fraction(int(match[1]), 10**places * (10 ** len(match[1]) - 1))
 
     def _mixed(self, number: str) -> Fraction:
         """A number; an integer right before a proper fraction of integers is a mixed number."""
@@ -317,7 +338,7 @@ class _Arithmetic:
         end = closing(self.text, self.at) if self._peek() else -1
         if end < 0:
             raise _NotArithmetic
-        inner = _Arithmetic(self.text[self.at + 1:end]).value()
+        inner = _Arithmetic(self.text[self.at + 1 : end]).value()
         self.at = end + 1
         return inner
 
@@ -341,7 +362,15 @@ def _bounded_power(base: Fraction, exponent: Fraction) -> Fraction:
             raise ExpressionTooLarge(f"a power of more than {MAX_BITS} bits")
     elif exponent.numerator.bit_length() > 64:
         exponent = Fraction(exponent.numerator % 2 or 2)
-    return base ** exponent.numerator
+    return base**exponent.numerator
+
+
+def _binomial(n: Fraction, k: Fraction) -> Fraction:
+    if n.denominator != 1 or k.denominator != 1 or n < 0 or k < 0:
+        raise _NotArithmetic
+    if min(k, max(n - k, 0)) * n.numerator.bit_length() > MAX_BITS:
+        raise ExpressionTooLarge("a binomial coefficient too large to evaluate")
+    return Fraction(comb(n.numerator, k.numerator))
 
 
 def _exact_root(value: Fraction) -> Fraction:
@@ -349,8 +378,3 @@ def _exact_root(value: Fraction) -> Fraction:
         raise _NotArithmetic
     root = Fraction(isqrt(value.numerator), isqrt(value.denominator))
     return root if root * root == value else _raise()
-
-
-def read(text: str) -> Quantity | None:
-    """`quantity` of a text as written."""
-    return quantity(canonical(text))

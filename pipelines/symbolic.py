@@ -16,8 +16,13 @@ from assay.pipelines.quantity import MAX_BITS, ExpressionTooLarge, decimal_match
 
 __all__ = ["answer", "equal", "parse"]
 
-_POINTS = (("13/7", "29/11", "41/17", "5/3", "59/23"), ("3", "5", "2", "7", "4"), ("1/3", "2/7", "3/11", "4/13", "5/17"),
-           ("-9/5", "-14/9", "-7/4", "-11/8", "-19/7"), ("37/5", "-23/9", "31/8", "-43/12", "17/6"))
+_POINTS = (
+    ("13/7", "29/11", "41/17", "5/3", "59/23"),
+    ("3", "5", "2", "7", "4"),
+    ("1/3", "2/7", "3/11", "4/13", "5/17"),
+    ("-9/5", "-14/9", "-7/4", "-11/8", "-19/7"),
+    ("37/5", "-23/9", "31/8", "-43/12", "17/6"),
+)
 
 
 class _Unreadable(ValueError):
@@ -57,8 +62,10 @@ def _fault(gold: str) -> str | None:
 def parse(text: str) -> Any:
     """The sympy object of a canonical text, unevaluated; None when it cannot be read."""
     import math_verify
+    from latex2sympy2_extended import NormalizationConfig
 
-    config = math_verify.LatexExtractionConfig(boxed_match_priority=-1)
+    spelling = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
+    config = math_verify.LatexExtractionConfig(boxed_match_priority=-1, normalization_config=spelling)
     latex = to_latex(text)
     if not latex.strip() or re.search(r"(?<!\\)\$|\n", latex):
         return None
@@ -107,12 +114,15 @@ def _bits(node: Any) -> float:
         return float(int(node).bit_length())
     if isinstance(node, sympy.Pow):
         exponent = _bits(node.exp)
-        return float("inf") if exponent > 20 else max(_bits(node.base), 1.0) * 2.0 ** exponent
+        return float("inf") if exponent > 20 else max(_bits(node.base), 1.0) * 2.0**exponent
     if isinstance(node, sympy.factorial):
         bits = _bits(node.args[0])
-        return float("inf") if bits > 20 else bits * 2.0 ** bits
-    return sum(_bits(part) for part in node.args) if isinstance(node, sympy.Mul) else max(
-        [_bits(part) for part in node.args], default=1.0)
+        return float("inf") if bits > 20 else bits * 2.0**bits
+    return (
+        sum(_bits(part) for part in node.args)
+        if isinstance(node, sympy.Mul)
+        else max([_bits(part) for part in node.args], default=1.0)
+    )
 
 
 def _same_expression(left: Any, right: Any, a: str, b: str, policy: Policy) -> bool | None:
@@ -127,7 +137,7 @@ def _same_expression(left: Any, right: Any, a: str, b: str, policy: Policy) -> b
         values = _values_at(left, right, symbols, row, bool(imaginary))
         if values is None:
             continue
-        if not _near(*values, "." in a + b):
+        if not _near(values[0], values[1], "." in a + b):
             return False
         seen += 1
     return True if seen >= 2 else None
@@ -174,7 +184,12 @@ def _same_constant(left: Any, right: Any, a: str, b: str, policy: Policy) -> boo
     if abs(values[0] - values[1]) <= max(map(abs, values)) * 1e-25:
         return True
     for number, value in ((quantity(a), values[1]), (quantity(b), values[0])):
-        if number and number.digits and value.is_real and decimal_matches(_fraction(value), number, policy.decimal_digits):
+        if (
+            number
+            and number.digits
+            and value.is_real
+            and decimal_matches(_fraction(value), number, policy.decimal_digits)
+        ):
             return True
     return False
 

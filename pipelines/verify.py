@@ -25,7 +25,7 @@ from assay.pipelines.answer_extraction import Extraction, extract, strip_thinkin
 from assay.pipelines.answer_text import canonical, is_prose
 from assay.pipelines.equivalence import Policy, compare, list_length
 from assay.pipelines.process_pool import ItemTimeout, ProcessPool
-from assay.pipelines.quantity import ExpressionTooLarge, quantity
+from assay.pipelines.quantity import MAX_CHARS, ExpressionTooLarge, quantity
 
 __all__ = ["VERSION", "Policy", "Verdict", "Verifier"]
 
@@ -71,14 +71,24 @@ class Verifier:
         """End the worker processes."""
         self._pool.close()
 
-    def grade(self, gold: str, completion: str, policy: Policy | None = None, finish_reason: str | None = None,
-              starts_in_thinking: bool = False) -> Verdict:
+    def grade(
+        self,
+        gold: str,
+        completion: str,
+        policy: Policy | None = None,
+        finish_reason: str | None = None,
+        starts_in_thinking: bool = False,
+    ) -> Verdict:
         """Grade one completion; see `grade_many`."""
         return self.grade_many([(gold, completion)], policy, [finish_reason], starts_in_thinking)[0]
 
-    def grade_many(self, items: Sequence[tuple[str, str]], policies: Policy | Sequence[Policy] | None = None,
-                   finish_reasons: Sequence[str | None] | None = None,
-                   starts_in_thinking: bool = False) -> list[Verdict]:
+    def grade_many(
+        self,
+        items: Sequence[tuple[str, str]],
+        policies: Policy | Sequence[Policy] | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
+        starts_in_thinking: bool = False,
+    ) -> list[Verdict]:
         """Verdicts of (gold, completion) pairs, in order.
 
         Args:
@@ -97,12 +107,17 @@ class Verifier:
             raise ValueError(f"{len(items)} items, {len(each)} policies, {len(finish)} finish reasons: lengths differ")
         found: list[Verdict | _Pending] = [
             self._begin(gold, completion, policy, reason, starts_in_thinking)
-            for (gold, completion), policy, reason in zip(items, each, finish, strict=True)]
+            for (gold, completion), policy, reason in zip(items, each, finish, strict=True)
+        ]
         return [self._finish(entry) if isinstance(entry, _Pending) else entry for entry in found]
 
-    async def agrade_many(self, items: Sequence[tuple[str, str]], policies: Policy | Sequence[Policy] | None = None,
-                          finish_reasons: Sequence[str | None] | None = None,
-                          starts_in_thinking: bool = False) -> list[Verdict]:
+    async def agrade_many(
+        self,
+        items: Sequence[tuple[str, str]],
+        policies: Policy | Sequence[Policy] | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
+        starts_in_thinking: bool = False,
+    ) -> list[Verdict]:
         """`grade_many` without blocking the event loop."""
         return await asyncio.to_thread(self.grade_many, items, policies, finish_reasons, starts_in_thinking)
 
@@ -124,8 +139,9 @@ class Verifier:
         policy = policy or Policy()
         texts = [canonical(answer) if answer else "" for answer in answers]
         distinct = list(dict.fromkeys(text for text in texts if text))
-        pending = [(i, j, self._compare(distinct[i], distinct[j], policy))
-                   for j in range(len(distinct)) for i in range(j)]
+        pending = [
+            (i, j, self._compare(distinct[i], distinct[j], policy)) for j in range(len(distinct)) for i in range(j)
+        ]
         root = list(range(len(distinct)))
         for i, j, entry in pending:
             verdict = self._finish(entry) if isinstance(entry, _Pending) else entry
@@ -135,10 +151,15 @@ class Verifier:
         class_of = {text: numbers.setdefault(root[i], len(numbers)) for i, text in enumerate(distinct)}
         return [class_of.get(text, -1) for text in texts]
 
-    def _begin(self, gold: str, completion: str, policy: Policy, finish_reason: str | None,
-               starts_in_thinking: bool) -> "Verdict | _Pending":
+    def _begin(
+        self, gold: str, completion: str, policy: Policy, finish_reason: str | None, starts_in_thinking: bool
+    ) -> "Verdict | _Pending":
         start = time.perf_counter()
-        if finish_reason != "length" and not starts_in_thinking and (fast := _integers(gold, completion)):
+        if (
+            finish_reason != "length"
+            and not (starts_in_thinking and "</think>" not in completion)
+            and (fast := _integers(gold, completion))
+        ):
             return Verdict(fast[0], fast[1], None, time.perf_counter() - start)
         wanted = canonical(gold)
         found = extract(completion, *_hints(wanted, policy), starts_in_thinking)
@@ -167,7 +188,8 @@ class Verifier:
         with self._lock:
             if (future := self._running.get(key)) is None:
                 future = self._running[key] = self._pool.submit(
-                    {"gold": gold, "prediction": predicted, "policy": asdict(policy)})
+                    {"gold": gold, "prediction": predicted, "policy": asdict(policy)}
+                )
         return _Pending(key, future)
 
     def _finish(self, entry: "_Pending") -> Verdict:
@@ -208,13 +230,17 @@ def _integers(gold: str, completion: str) -> tuple[str, str] | None:
     """(status, answer) when the gold is digits and the answer one box, or a text, of digits; else None."""
     if not (gold.isascii() and gold.isdigit()):
         return None
+    if "think" in completion:
+        completion = completion.rpartition("</think>")[2]
+        if "think" in completion:
+            return None
     start = completion.rfind(_BOX)
     if start < 0:
         token = completion.strip()
-    elif "think" in completion or "<answer" in completion or completion.find("box", 0, start) >= 0:
+    elif "<answer" in completion or completion.find("box", 0, start) >= 0:
         return None
     else:
-        token = completion[start + 7:completion.find("}", start)]
+        token = completion[start + 7 : completion.find("}", start)]
     if not (token.isascii() and token.removeprefix("-").isdigit()):
         return None
     same = token == gold or token.lstrip("0") == gold.lstrip("0")
@@ -249,6 +275,8 @@ def _plain_fault(gold: str) -> str | None:
     text = canonical(gold)
     if not text:
         return "empty"
+    if len(text) > MAX_CHARS:
+        return f"longer than {MAX_CHARS} characters"
     if is_prose(text):
         return "prose, which only the same words can match"
     if text.count("{") != text.count("}"):
