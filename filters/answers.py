@@ -51,10 +51,10 @@ def _unwrapped(text: str) -> str:
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].rstrip()
     for opening, closing in WRAPPERS:
-        inner = text[len(opening) : -len(closing)]
+        inner = text[len(opening) : -len(closing)].replace("\\$", "")
         whole = len(text) >= len(opening + closing) and text.startswith(opening) and text.endswith(closing)
         if whole and not text.endswith("\\$") and opening not in inner and closing not in inner:
-            return inner.strip()
+            return text[len(opening) : -len(closing)].strip()
     return _unboxed(text)
 
 

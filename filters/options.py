@@ -152,7 +152,8 @@ def _run(kind: str, text: str, blank: str, marks: list[_Mark]) -> Run:
 
 
 SPACING = r"(?:\\q?quad\b|\\[ ,;:!]|\\\\|\\hspace\{[^{}]{0,20}\}|\s|<br\s?/?>)"
-EDGES = re.compile(rf"^(?:{SPACING}|[.:)}}、]|\*\*)+|(?:{SPACING}|[;,；，。]|\*\*)+$")
+WRAPPER = r"\\(?:text|math)(?:bf|rm|sf|it|tt|normal)?\s{0,3}\{"  # of the next label
+EDGES = re.compile(rf"^(?:{SPACING}|[.:)}}、]|\*\*)+|(?:{SPACING}|{WRAPPER}|\\item|\b[Oo]ption|[;,；，。]|\*\*)+$")
 LABEL = re.compile(r"^\s{0,5}(?:\(\s?[A-J]\s?\)|[A-J]\s?[.):、])\s{0,5}(?=\S)")
 
 
