@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -23,12 +24,11 @@ __all__ = [
     "Log2Axis",
     "banded",
     "colour",
-    "inline",
+    "finite",
     "ordered",
     "percents",
     "png",
     "share_scale",
-    "specs",
     "spread",
 ]
 
@@ -45,8 +45,8 @@ COLOURS = {
     "green": ("#00795a", "#45cfa0"),
     "pink": ("#ae4d86", "#eaa0cb"),
     "gold": ("#8f6a00", "#e8bd4a"),
-    "ramp1": ("#6fb1d8", "#3d77a8"),
-    "ramp2": ("#3d8dc4", "#5a9bd0"),
+    "ramp1": ("#4f98c4", "#3d77a8"),
+    "ramp2": ("#3584bd", "#5a9bd0"),
     "ramp3": ("#1f69a8", "#82bdea"),
     "ramp4": ("#124a82", "#b0d9f6"),
     "ramp5": ("#0a2c57", "#e2f2fd"),
@@ -111,34 +111,41 @@ class Figure:
     numbers: pl.DataFrame
     columns: int = 1  # panels in a row of the PNG
 
+    @cached_property
+    def specs(self) -> list[dict[str, Any]]:
+        """One Vega-Lite specification a panel, as wide as the element it is put into."""
+        return [_bare(panel.properties(width="container").to_dict()) for panel in self.panels]
 
-def specs(figure: Figure) -> list[dict[str, Any]]:
-    """One Vega-Lite specification a panel, as wide as the element it is put into."""
-    return [panel.properties(width="container").to_dict() for panel in figure.panels]
+
+def _bare(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key != "config"}  # altair's own; the page has CONFIG
 
 
 def png(figure: Figure, scale: float = 2.0) -> bytes:
     """The figure as a PNG on white, `scale` pixels a point, panels in rows of `figure.columns`."""
-    import altair as alt
     import vl_convert
 
     width = 620 if figure.columns == 1 else 330
-    panels = [panel.properties(width=width) for panel in figure.panels]
-    whole = alt.concat(*panels, columns=figure.columns, spacing=28)
-    whole = whole.resolve_scale(color="independent", shape="independent", fill="independent")
-    title = {"text": figure.title, "fontSize": 15, "offset": 16}
-    config = {**CONFIG, "background": "var(--paper)"}
-    spec = json.dumps({**whole.to_dict(), "title": title, "padding": 18, "config": config})
-    painted = re.sub(r"var\(--(\w+)\)", lambda found: COLOURS[found[1]][0], spec)
+    panels = [{**spec, "width": width} for spec in figure.specs]
+    spec = {
+        "$schema": panels[0]["$schema"],
+        "title": {"text": figure.title, "fontSize": 15, "offset": 16},
+        "padding": 18,
+        "config": {**CONFIG, "background": "var(--paper)"},
+        "datasets": {name: rows for panel in panels for name, rows in panel.pop("datasets").items()},
+        "concat": [{key: value for key, value in panel.items() if key != "$schema"} for panel in panels],
+        "columns": figure.columns,
+        "spacing": 28,
+        "resolve": {"scale": dict.fromkeys(("color", "shape", "fill"), "independent")},
+    }
+    painted = re.sub(r"var\(--(\w+)\)", lambda found: COLOURS[found[1]][0], json.dumps(spec))
     return bytes(vl_convert.vegalite_to_png(painted, scale=scale))
 
 
-def inline(frame: pl.DataFrame) -> Any:
-    """Rows inlined as JSON; NaN and infinities, which JSON has not, become null."""
-    import altair as alt
-
+def finite(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a chart: NaN and infinities, which JSON has not, become null."""
     floats = pl.selectors.float()
-    return alt.InlineData(values=frame.with_columns(pl.when(floats.is_finite()).then(floats)).to_dicts())
+    return frame.with_columns(pl.when(floats.is_finite()).then(floats))
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,7 @@ class Log2Axis:
         import altair as alt
 
         place = pl.when(pl.col(self.column) > 0).then(pl.col(self.column)).otherwise(self.zero)
-        return alt.Chart(inline(frame.with_columns(x=place.cast(pl.Float64)))).encode(x=self._x())
+        return alt.Chart(finite(frame.with_columns(x=place.cast(pl.Float64)))).encode(x=self._x())
 
     def _x(self) -> Any:
         import altair as alt
@@ -212,9 +219,7 @@ def colour(column: str, names: Sequence[str], colours: Sequence[str] = CATEGORIE
 
     wide = len(names) > 1 and sum(map(len, names)) > 34
     legend = legend or alt.Legend(columns=1 if wide else 0, symbolOpacity=1)
-    return alt.Color(
-        f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(colours, names)), legend=legend
-    )
+    return alt.Color(f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(colours, names)), legend=legend)
 
 
 def shape(column: str, names: Sequence[str]) -> Any:

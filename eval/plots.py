@@ -16,7 +16,7 @@ from assay.eval.charts import (
     Log2Axis,
     banded,
     colour,
-    inline,
+    finite,
     ordered,
     percents,
     shape,
@@ -74,20 +74,16 @@ def headline(values: pl.DataFrame) -> Figure:
     models = ordered(values, "model")
     axis = alt.Axis(format=".0%", grid=True, tickCount=6)
     x = alt.X("low:Q", title=SHARE, axis=axis, scale=share_scale(values["high"]))
-    base = alt.Chart(inline(values)).encode(
+    base = alt.Chart(finite(values)).encode(
         y=alt.Y("metric:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=140)),
         yOffset=alt.YOffset("model:N", sort=models),
         color=colour("model", models),
         tooltip=["metric:N", "model:N", *percents("value", "low", "high")],
     )
     spans = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x, x2="high:Q")
-    points = base.mark_point(filled=True, size=80, opacity=1).encode(
-        x="value:Q", shape=shape("model", models)
-    )
+    points = base.mark_point(filled=True, size=80, opacity=1).encode(x="value:Q", shape=shape("model", models))
     chart = (spans + points).properties(height=24 * values.height + 10)
-    return Figure(
-        "headline", "Headline accuracy", "Points are estimates, bars their intervals.", [chart], values
-    )
+    return Figure("headline", "Headline accuracy", "Points are estimates, bars their intervals.", [chart], values)
 
 
 def funnel(frame: pl.DataFrame) -> Figure:
@@ -102,16 +98,12 @@ def funnel(frame: pl.DataFrame) -> Figure:
     axis = alt.Axis(labels=False, ticks=False, domain=False)
     y = alt.Y("filter:N", sort=rows["filter"].to_list(), title=None, axis=axis)
     x = alt.X("rows:Q", title="rows", axis=alt.Axis(format="~s", tickCount=5))
-    bars = alt.Chart(inline(parts)).mark_bar(height=12, yOffset=9)
-    bars = bars.encode(
-        y=y, x=x, color=_kept(), order="rank:Q", tooltip=["filter:N", "part:N", _count("rows")]
-    )
-    text = alt.Chart(inline(rows)).encode(y=y)
+    bars = alt.Chart(finite(parts)).mark_bar(height=12, yOffset=9)
+    bars = bars.encode(y=y, x=x, color=_kept(), order="rank:Q", tooltip=["filter:N", "part:N", _count("rows")])
+    text = alt.Chart(finite(rows)).encode(y=y)
     names = text.mark_text(align="left", dy=-7, fontWeight=600, color="var(--ink)")
     counts = text.mark_text(align="right", dy=-7).encode(x=alt.value("width"), text="label:N")
-    chart = (bars + names.encode(x=alt.value(0), text="filter:N") + counts).properties(
-        height=42 * frame.height
-    )
+    chart = (bars + names.encode(x=alt.value(0), text="filter:N") + counts).properties(height=42 * frame.height)
     first, last = int(frame["rows_in"][0]), int(frame["rows_out"][-1])
     caption = f"{last:,} of {first:,} rows ({last / max(first, 1):.1%}) passed every filter."
     return Figure("funnel", "Rows through the filters", caption, [chart], frame)
@@ -125,9 +117,7 @@ def _kept() -> Any:
 
 def _ranked(frame: pl.DataFrame, column: str, names: Sequence[str]) -> pl.DataFrame:
     """With `rank`, the place of `column` in `names`: the order in which parts are stacked."""
-    return frame.with_columns(
-        rank=pl.col(column).replace_strict(names, range(len(names)), return_dtype=pl.Int8)
-    )
+    return frame.with_columns(rank=pl.col(column).replace_strict(names, range(len(names)), return_dtype=pl.Int8))
 
 
 def _count(column: str) -> Any:
@@ -149,11 +139,9 @@ def pass_rates(frame: pl.DataFrame, band: tuple[float, float] | None) -> Figure:
     x = alt.X("left:Q", bin="binned", title=title, scale=scale, axis=axis)
     y = alt.Y("problems:Q", title="problems", axis=alt.Axis(format="~s", tickCount=5))
     tooltip = [alt.Tooltip("pass_rate:Q", format=".3~f"), "part:N", _count("problems")]
-    chart = alt.Chart(inline(_ranked(bars.sort("left"), "part", KEPT))).mark_bar()
+    chart = alt.Chart(finite(_ranked(bars.sort("left"), "part", KEPT))).mark_bar()
     chart = chart.encode(x=x, x2="right:Q", y=y, color=_kept(), order="rank:Q", tooltip=tooltip)
-    caption = (
-        f"{known.height:,} problems with a pass rate; {frame.height - known.height:,} unknown, not drawn."
-    )
+    caption = f"{known.height:,} problems with a pass rate; {frame.height - known.height:,} unknown, not drawn."
     if band is not None:
         inside = known["pass_rate"].is_between(*band).sum() / max(known.height, 1)
         caption += f" {inside:.1%} of the known lie in the band from {band[0]:g} to {band[1]:g} (shaded)."
@@ -222,12 +210,8 @@ def _training_panel(steps: pl.DataFrame, title: str, metrics: list[str]) -> Any:
     ]
     x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format=",~f", tickCount=5))
     legend = alt.Legend(orient="bottom", symbolOpacity=1, columns=2, labelLimit=130, offset=4)
-    base = alt.Chart(inline(frame)).encode(
-        x=x, color=colour("metric", metrics, legend=legend), tooltip=tooltip
-    )
-    y = alt.Y(
-        "value:Q", title=next(unit for name, unit, _ in PANELS if name == title), scale=scale, axis=axis
-    )
+    base = alt.Chart(finite(frame)).encode(x=x, color=colour("metric", metrics, legend=legend), tooltip=tooltip)
+    y = alt.Y("value:Q", title=next(unit for name, unit, _ in PANELS if name == title), scale=scale, axis=axis)
     raw = base.mark_line(strokeWidth=1, opacity=0.4).encode(y=y)
     point = {"size": 30} if frame["step"].n_unique() < 3 else False  # a line needs two steps to be seen
     smooth = base.mark_line(strokeWidth=2, point=point).encode(y="smooth:Q")
@@ -236,9 +220,7 @@ def _training_panel(steps: pl.DataFrame, title: str, metrics: list[str]) -> Any:
 
 def _decades(values: pl.Series) -> list[float]:
     """The powers of ten that enclose the finite values."""
-    finite = [value for value in values.to_list() if value is not None and math.isfinite(value)] or [
-        RATIO_FLOOR
-    ]
+    finite = [value for value in values.to_list() if value is not None and math.isfinite(value)] or [RATIO_FLOOR]
     low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
@@ -265,7 +247,7 @@ def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()
     names = list(models) or ordered(frame, "model")
     y = alt.Y("low:Q", title=f"{kind} ({SHARE})", axis=PERCENT, scale=share_scale(frame["high"]))
     axis = Log2Axis.over(frame, "k", KS)
-    chart = banded(frame, axis, y, colour("model", names), shape("model", names)).properties(height=300)
+    chart = banded(frame, axis, y, colour("model", names), shape("model", names)).properties(height=280)
     last = frame.filter(pl.col("k") == frame["k"].max())
     values = ", ".join(f"{row['model']} {row['estimate']:.1%}" for row in last.to_dicts())
     caption = f"Bands are intervals over problems. At k = {last['k'][0]}: {values}."
@@ -292,7 +274,7 @@ def difference(frame: pl.DataFrame) -> Figure:
     points = base.mark_point(size=64, opacity=1, stroke="var(--blue)", strokeWidth=2)
     points = points.encode(y="difference:Q", fill=fill, tooltip=tooltip)
     zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(style="reference").encode(y="y:Q")
-    chart = (band + zero + whiskers + line + points).properties(height=260)
+    chart = (band + zero + whiskers + line + points).properties(height=280)
     return Figure("difference", "Difference of pass@k, paired", _crossings(rows), [chart], frame)
 
 
@@ -303,9 +285,7 @@ def _crossings(rows: pl.DataFrame) -> str:
     text = "Above 0 the trained model solves more, below 0 the base. The point estimates "
     text += f"cross {' and '.join(flips)}. " if flips else "do not cross. "
     clear = rows.filter(pl.col("interval") == "interval excludes 0")["k"].to_list()
-    return text + (
-        f"The interval excludes 0 at k = {', '.join(map(str, clear))}." if clear else "It never excludes 0."
-    )
+    return text + (f"The interval excludes 0 at k = {', '.join(map(str, clear))}." if clear else "It never excludes 0.")
 
 
 def budgets(frame: pl.DataFrame) -> Figure:
@@ -340,19 +320,15 @@ def outcomes(frame: pl.DataFrame) -> Figure:
     total = pl.max_horizontal(pl.sum_horizontal(ENDINGS), pl.lit(1.0))
     shares = rows.select("model", "budget", *[pl.col(name) / total for name in ENDINGS])
     long = shares.unpivot(ENDINGS, index=["model", "budget"], variable_name="outcome", value_name="share")
-    long = long.with_columns(
-        label=thousands("budget"), rank=pl.col("outcome").replace_strict(ENDINGS, [0, 1, 2])
-    )
+    long = long.with_columns(label=thousands("budget"), rank=pl.col("outcome").replace_strict(ENDINGS, [0, 1, 2]))
     x = alt.X("label:N", sort=None, title="thinking budget (tokens)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("share:Q", title="share of samples", axis=PERCENT, scale=alt.Scale(domain=[0, 1]))
     scale = alt.Scale(domain=ENDINGS, range=["var(--blue)", "var(--ramp1)", "var(--orange)"])
     tooltip = ["label:N", "outcome:N", *percents("share")]
     panels = []
     for model in ordered(frame, "model"):
-        bars = alt.Chart(inline(long.filter(pl.col("model") == model)), title=model, height=170).mark_bar()
-        panels.append(
-            bars.encode(x=x, y=y, color=alt.Color("outcome:N", scale=scale), order="rank:Q", tooltip=tooltip)
-        )
+        bars = alt.Chart(finite(long.filter(pl.col("model") == model)), title=model, height=170).mark_bar()
+        panels.append(bars.encode(x=x, y=y, color=alt.Color("outcome:N", scale=scale), order="rank:Q", tooltip=tooltip))
     caption = (
         "Natural: the model ended its thinking. Forced: the budget ended it. Truncated: the answer itself was"
         " cut and has no verdict. What is missing to 100% gave no answer."
@@ -367,9 +343,9 @@ def four_way(frame: pl.DataFrame) -> Figure:
     total = int(frame["items"].sum())
     share = (pl.col("items") * 100 / max(total, 1)).round(1)
     rows = frame.with_columns(label=pl.format("{} ({}%)", thousands("items"), share))
-    room = max(*frame["items"].to_list(), 1) * 1.3  # right of the longest bar, for its label
-    axis = alt.Axis(tickMinStep=1, grid=True, tickCount=5)
-    base = alt.Chart(inline(rows)).encode(
+    room = max(*frame["items"].to_list(), 1) * 1.4  # right of the longest bar, for its label
+    axis = alt.Axis(tickMinStep=1, tickCount=5)
+    base = alt.Chart(finite(rows)).encode(
         y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=150)),
         x=alt.X("items:Q", title="items", axis=axis, scale=alt.Scale(domain=[0, room], nice=False)),
         tooltip=["cell:N", _count("items")],
@@ -382,5 +358,5 @@ def four_way(frame: pl.DataFrame) -> Figure:
 def distillation(frame: pl.DataFrame) -> Figure:
     """Accuracy with its interval by task and model: `task, model, accuracy, low, high, tokens`."""
     values = frame.select("model", "low", "high", metric="task", value="accuracy")
-    caption = "Accuracy by task; bars are intervals. Gap recovered = (after − before) / (teacher − before)."
+    caption = "Accuracy by task; bars are intervals. Gap recovered: (after − before) / (teacher − before)."
     return Figure("distillation", "Teacher and student", caption, headline(values).panels, frame)

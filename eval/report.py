@@ -24,9 +24,7 @@ __all__ = ["ReportData", "write_report"]
 MAX_SAMPLES = 200  # in the page; all of them are in data/samples.parquet
 MAX_CHARS = 12_000  # of a completion in the page: its middle is left out
 RATIO_LIMIT = 1e-4  # the first step of an on-policy run must have ratio 1 up to this
-TRUNCATED_LIMIT = (
-    0.05  # beyond it, a budget's accuracy says as much about the answer's room as about the model
-)
+TRUNCATED_LIMIT = 0.05  # beyond it, a budget's accuracy says as much about the answer's room as about the model
 
 COLUMNS = {
     "funnel": ("filter", "rows_in", "rows_out", "reasons"),
@@ -143,11 +141,7 @@ def _headline(summary: Mapping[str, Any] | None) -> pl.DataFrame | None:
         for model, values in models.items()
         if metric in values
     ]
-    return (
-        pl.DataFrame(rows, schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
-        if rows
-        else None
-    )
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64)) if rows else None
 
 
 # ---------------------------------------------------------------------------- what the numbers say, in words
@@ -174,9 +168,7 @@ def _agreement(summary: Mapping[str, Any] | None) -> Check | None:
         return None
     good = abs(error) <= RATIO_LIMIT
     claim = "Sampler and trainer agree" if good else "Sampler and trainer disagree: the updates were biased"
-    return Check(
-        "good" if good else "bad", claim, f"ratio error {error:.1g} at the first step, limit {RATIO_LIMIT:g}"
-    )
+    return Check("good" if good else "bad", claim, f"ratio error {error:.2g} at the first step, limit {RATIO_LIMIT:g}")
 
 
 def _gain(data: ReportData) -> Check | None:
@@ -215,9 +207,7 @@ def _contamination(funnel: pl.DataFrame | None) -> Check | None:
         return None
     rows = funnel.filter(pl.col("filter").str.contains("contamination"))
     if rows.is_empty():
-        return Check(
-            "bad", "Nothing looked for benchmark items in the training set", "the funnel has no such filter"
-        )
+        return Check("bad", "Nothing looked for benchmark items in the training set", "the funnel has no such filter")
     removed = int((rows["rows_in"] - rows["rows_out"]).sum())
     return Check("good", "Benchmark items were looked for and removed", f"{removed:,} rows removed")
 
@@ -226,9 +216,7 @@ def _truncation(budgets: pl.DataFrame | None) -> Check | None:
     if budgets is None:
         return None
     total = pl.max_horizontal(pl.sum_horizontal("natural", "forced", "truncated"), pl.lit(1.0))
-    worst = (
-        budgets.select("model", "budget", share=pl.col("truncated") / total).sort("share").row(-1, named=True)
-    )
+    worst = budgets.select("model", "budget", share=pl.col("truncated") / total).sort("share").row(-1, named=True)
     few = worst["share"] <= TRUNCATED_LIMIT
     claim = "Few answers were cut short" if few else "Many answers were cut short: they have no verdict"
     where = f"at most {worst['share']:.1%} ({worst['model']}, budget {worst['budget']:,})"
@@ -246,8 +234,8 @@ def points(value: Mapping[str, Any]) -> str:
 
 
 def percent(value: Mapping[str, Any]) -> str:
-    """A share with its interval, in per cent."""
-    return f"{value['value']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
+    """A share with its interval, in per cent; the interval does not break over lines."""
+    return f"{value['value']:.1%} [{value['low']:.1%},\u00a0{value['high']:.1%}]"
 
 
 @dataclass(frozen=True)
@@ -361,12 +349,10 @@ def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
     css, js, page = (
         (assets / name).read_text(encoding="utf-8") for name in ("report.css", "report.js", "report.html.j2")
     )
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"percent": percent, "reasons": _reasons, "numbers": _numbers}
     problems, note = grouped(data.samples) if data.samples is not None else ([], "")
-    specs = {name: charts.specs(figure) for name, figure in figures.items()}
+    specs = {name: figure.specs for name, figure in figures.items()}
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return environment.from_string(page).render(
         title=title,

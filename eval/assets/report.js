@@ -57,7 +57,7 @@ function samples() {
     document.getElementById("shown").textContent = `${shown} of ${rows.length} completions shown.`;
   };
   search.form.addEventListener("submit", (event) => event.preventDefault());
-  search.form.addEventListener("input", apply);
+  for (const event of ["input", "change"]) search.form.addEventListener(event, apply);
   apply();
 }
 

@@ -1,0 +1,211 @@
+"""The figures: places, bins, captions and colours, by hand; the PNG by its bytes."""
+
+import json
+import math
+import re
+import struct
+
+import polars as pl
+import pytest
+
+from assay.eval import charts, plots
+from assay.eval.charts import COLOURS, Log2Axis
+
+
+def bands(**columns: list) -> pl.DataFrame:
+    estimate = pl.col("estimate")
+    return pl.DataFrame(columns).with_columns(low=(estimate - 0.05), high=(estimate + 0.05))
+
+
+CURVES = bands(model=["base", "base", "rl", "rl"], k=[1, 4, 1, 4], estimate=[0.4, 0.8, 0.6, 0.7])
+BUDGETS = bands(
+    model=["base"] * 3 + ["rl"] * 3,
+    budget=[0, 256, 1024] * 2,
+    k=[1] * 6,
+    estimate=[0.1, 0.3, 0.5, 0.2, 0.5, 0.6],
+).with_columns(natural=pl.lit(0.7), forced=pl.lit(0.2), truncated=pl.lit(0.1))
+
+
+def values(panel: dict) -> list[dict]:
+    """The rows of a chart, those of its reference marks aside."""
+    return max(panel["datasets"].values(), key=len)
+
+
+def test_zero_stands_one_step_left_of_the_least_budget() -> None:
+    axis = Log2Axis.over(BUDGETS, "budget", "budget")
+    assert axis.zero == 128
+    rows = values(axis.chart(BUDGETS).mark_point().to_dict())
+    assert [row["x"] for row in rows[:3]] == [128, 256, 1024]
+    (mark,) = axis.zero_mark()
+    assert values(mark.to_dict())[0]["x"] == pytest.approx(math.sqrt(128 * 256))
+
+
+def test_the_axis_is_base_two_and_labels_zero_only_when_measured() -> None:
+    encoding = plots.budgets(BUDGETS).panels[0].to_dict()["layer"][-1]["encoding"]["x"]
+    assert (encoding["scale"]["type"], encoding["scale"]["base"]) == ("log", 2)
+    assert encoding["axis"]["values"] == [128, 256, 1024]
+    assert "? '0'" in encoding["axis"]["labelExpr"]
+    k_axis = Log2Axis.over(CURVES, "k", "k")
+    assert k_axis.zero_mark() == []
+    assert "'0'" not in k_axis.chart(CURVES).mark_point().to_dict()["encoding"]["x"]["axis"]["labelExpr"]
+
+
+def test_models_stand_side_by_side_on_one_scale() -> None:
+    panels = [panel.to_dict() for panel in plots.budgets(BUDGETS).panels]
+    assert [panel["title"] for panel in panels] == ["base", "rl"]
+    domains = [panel["layer"][1]["encoding"]["y"]["scale"]["domain"] for panel in panels]
+    assert domains[0] == domains[1] == [0, pytest.approx(0.7)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count", "expected"),
+    [([1, 2, 4], 5, [1, 2, 4]), ([1, 2, 4, 8, 16], 3, [1, 4, 16]), ([1, 2, 4], 1, [2]), ([], 2, [])],
+)
+def test_spread(numbers: list[int], count: int, expected: list[int]) -> None:
+    assert charts.spread(numbers, count) == expected
+
+
+def test_eight_samples_give_nine_bars_and_unknown_is_not_zero() -> None:
+    rates = [i / 8 for i in range(9)] + [0.5, None]
+    frame = pl.DataFrame({"problem_id": list(map(str, range(11))), "pass_rate": rates})
+    frame = frame.with_columns(kept=pl.col("pass_rate").is_between(0.2, 0.8))
+    figure = plots.pass_rates(frame, (0.2, 0.8))
+    bars = {row["pass_rate"]: row for row in values(figure.panels[0].to_dict())}
+    assert sorted(bars) == [i / 8 for i in range(9)]
+    assert (bars[0.5]["problems"], bars[0.0]["problems"]) == (2, 1)
+    assert (bars[0.5]["part"], bars[0.0]["part"]) == ("kept", "removed")
+    assert "10 problems with a pass rate; 1 unknown" in figure.caption
+    assert "60.0% of the known lie in the band" in figure.caption  # 2/8 ... 6/8 and the second 0.5
+
+
+def test_many_rates_fall_into_twenty_bins_with_one_in_the_last() -> None:
+    rates = [i / 200 for i in range(201)]
+    frame = pl.DataFrame({"problem_id": rates, "pass_rate": rates, "kept": [True] * 201})
+    bars = values(plots.pass_rates(frame, None).panels[0].to_dict())
+    assert len(bars) == 20
+    assert sum(bar["problems"] for bar in bars) == 201
+    last = max(bars, key=lambda bar: bar["left"])
+    assert (last["pass_rate"], last["problems"]) == (pytest.approx(0.975), 11)
+
+
+def test_funnel_counts() -> None:
+    rows = {"filter": ["answer_format", "difficulty"], "rows_in": [1000, 800], "rows_out": [800, 250]}
+    figure = plots.funnel(pl.DataFrame({**rows, "reasons": ["{}", "{}"]}))
+    assert figure.numbers["removed"].to_list() == [200, 550]
+    assert figure.caption.startswith("250 of 1,000 rows (25.0%)")
+    assert "answer format" in json.dumps(figure.panels[0].to_dict())
+
+
+@pytest.mark.parametrize(
+    ("metric", "panel"),
+    [
+        ("reward_mean", "Reward"),
+        ("reward/accuracy", "Groups"),
+        ("group_pass_rate", "Groups"),
+        ("entropy", "Entropy"),
+        ("kl_ref", "KL divergence"),
+        ("approx/kl", "KL divergence"),
+        ("ratio_error_max", "Ratio error"),
+        ("ratio_mean", "Importance ratio"),
+        ("clip_ratio_low", "Clip share"),
+        ("completion_length_mean", "Completion length"),
+        ("tokens_per_second", "Throughput"),
+        ("truncated_share", "Samples without a verdict"),
+        ("grad_norm", "Gradient norm"),
+    ],
+)
+def test_a_metric_finds_its_panel(metric: str, panel: str) -> None:
+    figure = plots.training(pl.DataFrame({"step": [1, 2], "metric": [metric] * 2, "value": [0.1, 0.2]}))
+    assert [found.to_dict()["title"] for found in figure.panels] == [panel]
+
+
+def test_a_metric_without_a_panel_is_named() -> None:
+    steps = pl.DataFrame({"step": [1, 1], "metric": ["reward", "zzz"], "value": [1, 2]})
+    figure = plots.training(steps)
+    assert len(figure.panels) == 1
+    assert "In the files only: zzz." in figure.caption
+    assert figure.numbers.height == 2
+
+
+def test_a_ratio_error_of_zero_is_drawn_at_the_floor() -> None:
+    steps = pl.DataFrame({"step": [1, 2], "metric": ["ratio_error"] * 2, "value": [0.0, 2e-6]})
+    panel = plots.training(steps).panels[0].to_dict()
+    assert [row["value"] for row in values(panel)] == [plots.RATIO_FLOOR, 2e-6]
+    assert panel["layer"][0]["encoding"]["y"]["scale"]["domain"] == [pytest.approx(1e-8), pytest.approx(1e-5)]
+
+
+def test_long_runs_are_averaged_over_equal_spans() -> None:
+    steps = pl.DataFrame({"step": range(1, 901), "metric": ["a"] * 900, "value": [float(i) for i in range(900)]})
+    drawn = plots.thinned(steps)
+    assert drawn.height == plots.MAX_POINTS
+    assert drawn["value"].to_list()[:3] == [1.0, 4.0, 7.0]  # means of 0 1 2, 3 4 5, 6 7 8
+    assert drawn["step"].to_list()[:3] == [1, 4, 7]
+
+
+def test_the_rolling_mean_stays_within_its_metric() -> None:
+    frame = pl.DataFrame({"step": [*range(100)] * 2, "metric": ["a"] * 100 + ["b"] * 100})
+    drawn = plots.thinned(frame.with_columns(value=pl.when(pl.col("metric") == "a").then(1.0).otherwise(9.0)))
+    assert set(drawn.filter(pl.col("metric") == "a")["smooth"].round(9)) == {1.0}
+    assert set(drawn.filter(pl.col("metric") == "b")["smooth"].round(9)) == {9.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([0.2, 0.1, -0.2], "cross between k = 2 and 4. The interval excludes 0 at k = 1, 4."),
+        ([0.2, 0.2, 0.3], "do not cross. The interval excludes 0 at k = 1, 2, 4."),
+        ([0.1, 0.0, -0.1], "cross between k = 1 and 4. It never excludes 0."),
+    ],
+)
+def test_crossings_in_words(changes: list[float], words: str) -> None:
+    frame = pl.DataFrame({"k": [1, 2, 4], "difference": changes})
+    frame = frame.with_columns(low=pl.col("difference") - 0.15, high=pl.col("difference") + 0.15)
+    assert words in plots.difference(frame).caption
+
+
+def test_counts_of_outcomes_become_shares_and_shares_stay() -> None:
+    counts = pl.DataFrame({"model": ["a", "b"], "budget": [1, 1], "natural": [3.0, 0.5], "forced": [1.0, 0.25]})
+    figure = plots.outcomes(counts.with_columns(truncated=pl.lit(0.0), k=1, estimate=0, low=0, high=0))
+    shares = [{row["outcome"]: row["share"] for row in values(panel.to_dict())} for panel in figure.panels]
+    assert shares[0] == {"natural": 0.75, "forced": 0.25, "truncated": 0.0}
+    assert shares[1] == {"natural": 0.5, "forced": 0.25, "truncated": 0.0}
+
+
+def test_what_json_has_not_becomes_null() -> None:
+    rows = charts.finite(pl.DataFrame({"a": [1.0, math.nan, math.inf], "b": [1, 2, 3]}))
+    assert rows.to_dicts() == [{"a": 1.0, "b": 1}, {"a": None, "b": 2}, {"a": None, "b": 3}]
+
+
+def test_a_model_keeps_its_colour_when_it_comes_second_elsewhere() -> None:
+    only = plots.curves(CURVES.filter(pl.col("model") == "rl"), "maj@k", ["base", "rl"])
+    scale = only.panels[0].to_dict()["layer"][0]["encoding"]["color"]["scale"]
+    assert dict(zip(scale["domain"], scale["range"], strict=True))["rl"] == charts.CATEGORIES[1]
+
+
+def test_png_is_painted_in_light_colours_and_sharp() -> None:
+    figure = plots.curves(CURVES)
+    assert set(re.findall(r"var\(--(\w+)\)", json.dumps([figure.specs, charts.CONFIG]))) <= set(COLOURS)
+    image = charts.png(figure)
+    assert image[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", image[16:24])
+    assert 1240 < width < 1600
+    assert 600 < height < 1000
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("page", [0, 1], ids=["light", "dark"])
+def test_colours_are_readable_on_their_page(page: int) -> None:
+    paper = luminance(COLOURS["paper"][page])
+    for name, pair in COLOURS.items():
+        one, two = sorted([luminance(pair[page]), paper])
+        contrast = (two + 0.05) / (one + 0.05)
+        if name in ("ink", "soft"):
+            assert contrast >= 4.5, name  # text
+        elif name not in ("paper", "panel", "line", "faint"):
+            assert contrast >= 3, name  # graphics

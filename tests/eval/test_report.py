@@ -1,0 +1,402 @@
+"""The page: what it says (by hand), what it must not let through, and how it behaves in a real browser."""
+
+import json
+import math
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from assay.eval import report
+from assay.eval.report import ReportData, write_report
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+MODELS = ("Qwen3-0.6B-base", "chains-dr-grpo-step-150")
+HOSTILE = "<think>a</think><script>window.pwned = 1</script></script><img src=x onerror='window.pwned = 1'>"
+
+
+def banded(value: float, half: float = 0.03) -> dict[str, float]:
+    return {"estimate": value, "low": max(0.0, value - half), "high": min(1.0, value + half)}
+
+
+def curve_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A base that overtakes the trained model as k grows, and the differences."""
+    curves, differences = [], []
+    for k in (2**i for i in range(8)):
+        base, trained = (
+            a + b * (1 - math.exp(-c * math.log2(k))) for a, b, c in ((0.40, 0.47, 0.42), (0.58, 0.24, 0.36))
+        )
+        curves += [{"model": name, "k": k, **banded(value)} for name, value in zip(MODELS, (base, trained))]
+        gain = trained - base
+        differences.append({"k": k, "difference": gain, "low": gain - 0.03, "high": gain + 0.03})
+    return curves, differences
+
+
+def budget_rows() -> list[dict[str, Any]]:
+    rows = []
+    for which, model in enumerate(MODELS):
+        for budget in (0, 128, 512, 1024, 4096, 16384):
+            forced = math.exp(-budget / (900 + 700 * which)) if budget else 0.0
+            ends = {"natural": 0.97 * (1 - forced), "forced": 0.97 * forced, "truncated": 0.02}
+            for k in (1, 4, 16):
+                value = 0.12 + 0.06 * math.log2(k) + (0.32 + 0.2 * which) * (1 - math.exp(-budget / 1200))
+                rows.append({"model": model, "budget": budget, "k": k, **banded(value), **ends})
+    return rows
+
+
+def step_rows(rng: random.Random) -> list[dict[str, Any]]:
+    """Metric: start, change over the run, noise."""
+    shapes = {
+        "reward_mean": (0.4, 0.2, 0.03),
+        "group_pass_rate": (0.42, 0.2, 0.03),
+        "groups_all_right": (0.1, 0.15, 0.02),
+        "entropy": (0.6, -0.25, 0.01),
+        "kl_ref": (0.001, 0.02, 0.001),
+        "ratio_error_max": (4e-6, 0, 1e-6),
+        "clip_high_share": (0.004, 0, 0.001),
+        "length_mean": (220, 90, 6),
+        "tokens_per_second": (7400, 0, 180),
+        "learning_rate": (5e-5, 0, 0),
+    }
+    return [
+        {"step": step, "metric": name, "value": start + change * (1 - math.exp(-step / 60)) + rng.gauss(0, noise)}
+        for step in range(1, 151)
+        for name, (start, change, noise) in shapes.items()
+    ]
+
+
+def sample_rows(rng: random.Random) -> list[dict[str, Any]]:
+    rows = []
+    for i in range(24):
+        a, b = rng.randint(10, 50), rng.randint(10, 50)
+        for which, model in enumerate(MODELS):
+            status = ("correct", "wrong", "truncated", "unverifiable")[(i + which) % 4]
+            found = a + b + (status == "wrong")
+            answer = "" if status == "truncated" else f"</think>\n\nThe sum is \\boxed{{{found}}}."
+            row = {"problem_id": f"chains-{i:04d}", "problem": f"Compute ${a} + {b}$.", "gold": str(a + b)}
+            row |= {"model": model, "status": status, "tokens": 40 + i, "tags": ["chains", f"terms={2 + i % 3}"]}
+            row["completion"] = f"<think>\nTens of {a}, then ones & x < 3.\n{answer}"
+            rows.append({**row, "reason": f"{found} is not {a + b}" if status == "wrong" else None})
+    rows[1]["completion"] = HOSTILE
+    return rows
+
+
+def realistic() -> ReportData:
+    rng = random.Random(7)
+    ladder = [
+        ("answer_format", 48210, {"multiple_choice": 5120, "proof": 3186}),
+        ("duplicates", 39904, {"near_duplicate": 7239}),
+    ]
+    ladder += [
+        ("contamination", 32665, {"ngram": 118, "exact": 41}),
+        ("difficulty", 32506, {"too_easy": 12400, "too_hard": 12106}),
+    ]
+    funnel = [
+        {"filter": f, "rows_in": n, "rows_out": n - sum(r.values()), "reasons": json.dumps(r)} for f, n, r in ladder
+    ]
+    rates = [sum(rng.random() < p for _ in range(8)) / 8 for p in (rng.betavariate(0.7, 0.8) for _ in range(2000))] + [
+        None
+    ]
+    curves, differences = curve_rows()
+    share = lambda value: {"value": value, "low": value - 0.03, "high": value + 0.03}  # noqa: E731
+    scores = {
+        "base": {"pass@1": share(0.4), "maj@8": share(0.49)},
+        "trained": {"pass@1": share(0.58), "maj@8": share(0.69)},
+    }
+    speed = {"ratio_error_first_step": 3.1e-6, "tokens_per_second": 7402.0, "share_outside_engine_and_torch": 0.034}
+    summary = {
+        "seconds": 812.4,
+        "curation": {"rows_in": 48210, "rows_out": 8000, "removed": 40210},
+        "training": {"steps": 150, "algorithm": "dr_grpo", **speed},
+        "evaluation": {**scores, "difference_pass@1": {"value": 0.18, "low": 0.15, "high": 0.21}},
+    }
+    students = [("teacher", 0.91, 312), ("student before", 0.42, 180), ("student after", 0.78, 265)]
+    return ReportData(
+        summary=summary,
+        funnel=pl.DataFrame(funnel),
+        pass_rates=pl.DataFrame({"pass_rate": rates}).with_columns(
+            problem_id=pl.int_range(pl.len()).cast(pl.String), kept=pl.col("pass_rate").is_between(0.2, 0.8)
+        ),
+        band=(0.2, 0.8),
+        steps=pl.DataFrame(step_rows(rng)),
+        curves=pl.DataFrame(curves),
+        difference=pl.DataFrame(differences),
+        budgets=pl.DataFrame(budget_rows()),
+        majority=pl.DataFrame([row for row in curves if row["k"] < 32]),
+        four_way=pl.DataFrame({"cell": ["both", "base only", "trained only", "neither"], "items": [412, 38, 121, 79]}),
+        distillation=pl.DataFrame(
+            [
+                {"task": "chains", "model": m, "accuracy": a, "low": a - 0.04, "high": a + 0.04, "tokens": n}
+                for m, a, n in students
+            ]
+        ),
+        samples=pl.DataFrame(sample_rows(rng)),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(realistic(), tmp_path_factory.mktemp("report"), "Chains & <sums>").parent
+
+
+# ------------------------------------------------------------------------------------------------- by hand
+
+
+def test_a_frame_without_its_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ReportData\.difference has no column \['low', 'high'\]"):
+        ReportData(difference=pl.DataFrame({"k": [1], "difference": [0.1]}))
+
+
+@pytest.mark.parametrize(
+    ("completion", "thinking", "answer"),
+    [
+        ("<think>\na\n</think>\n\nb", "a", "b"),
+        ("a</think>b", "a", "b"),  # the template opened the thinking
+        ("\n<think>never ended", "never ended", ""),
+        ("plain <think> later", None, "plain <think> later"),
+        ("<think>a</think>b</think>c", "a", "b</think>c"),
+    ],
+)
+def test_split_thinking(completion: str, thinking: str | None, answer: str) -> None:
+    assert report.split_thinking(completion) == (thinking, answer)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "words"),
+    [(0.01, 0.2, "good", "rose"), (-0.01, 0.2, "open", "includes 0"), (-0.2, -0.01, "bad", "fell")],
+)
+def test_a_gain_is_claimed_only_when_its_interval_excludes_zero(
+    low: float, high: float, verdict: str, words: str
+) -> None:
+    frame = pl.DataFrame({"k": [1], "difference": [(low + high) / 2], "low": [low], "high": [high]})
+    (check,) = report.checks(ReportData(difference=frame))
+    assert check.verdict == verdict
+    assert words in check.claim
+
+
+def test_coverage_is_judged_at_the_greatest_k() -> None:
+    frame = pl.DataFrame({"k": [64, 1], "difference": [-0.05, 0.2], "low": [-0.09, 0.1], "high": [-0.01, 0.3]})
+    gain, coverage = report.checks(ReportData(difference=frame))
+    assert (gain.verdict, coverage.verdict) == ("good", "bad")
+    assert "k = 64" in coverage.claim
+    assert coverage.evidence == "−5.0 points [−9.0, −1.0]"
+
+
+def test_doubts_of_sampler_contamination_and_truncation() -> None:
+    row = {"model": ["m"], "budget": [8], "k": [1], "estimate": [0.5], "low": [0.4], "high": [0.6]}
+    data = ReportData(
+        summary={"training": {"ratio_error_first_step": 2e-3}},
+        funnel=pl.DataFrame({"filter": ["answers"], "rows_in": [2], "rows_out": [1], "reasons": ["{}"]}),
+        budgets=pl.DataFrame({**row, "natural": [3], "forced": [4], "truncated": [1]}),
+    )
+    assert [check.verdict for check in report.checks(data)] == ["bad", "bad", "open"]
+    assert "12.5%" in report.checks(data)[-1].evidence  # 1 of 8
+
+
+def test_gap_recovered() -> None:
+    row = {"task": "t", "low": 0.0, "high": 1.0, "tokens": 9}
+    names = ("teacher", "student before", "student after")
+    rows = [{**row, "model": name, "accuracy": value} for name, value in zip(names, (0.9, 0.5, 0.8))]
+    assert report.distilled(pl.DataFrame(rows))[0]["gap"] == pytest.approx(0.75)
+    rows[0]["accuracy"] = 0.5  # nothing to recover
+    assert report.distilled(pl.DataFrame(rows))[0]["gap"] is None
+    assert report.distilled(pl.DataFrame(rows[1:]))[0]["gap"] is None
+
+
+def test_samples_are_capped_and_say_so() -> None:
+    row = {"problem": "p", "gold": "1", "model": "m", "status": "wrong", "reason": None, "tokens": 1, "tags": "a"}
+    text = "x" * (report.MAX_CHARS + 1000)
+    rows = [{**row, "problem_id": f"{i % 150}", "completion": text} for i in range(300)]
+    frame = pl.DataFrame(rows)
+    problems, note = report.grouped(frame)
+    assert [len(problem["completions"]) for problem in problems] == [2] * 100  # whole problems, first to last
+    assert note.startswith("200 of 300 completions")
+    shown = problems[0]["completions"][0]
+    assert "1,000 characters left out" in shown["answer"]
+    assert len(shown["answer"]) < report.MAX_CHARS + 100
+    assert shown["tags"] == ["a"]
+    assert report.grouped(frame.head(3))[1] == ""
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(4.25, "4.25 s"), (812.4, "13 min 32 s"), (7500, "2 h 5 min")])
+def test_duration(seconds: float, text: str) -> None:
+    assert report.duration(seconds) == text
+
+
+def test_headline_cards_carry_their_intervals() -> None:
+    cards = {card.label: card for card in report.cards(realistic().summary or {})}
+    assert cards["pass@1, trained"].value == "58.0%"
+    assert cards["pass@1, trained"].note == "[55.0%, 61.0%]\nbase 40.0% [37.0%,\u00a043.0%]"
+    assert cards["Change of pass@1"].value == "+18.0 points"
+    assert cards["Problems curated"].note == "16.6% of 48,210 rows"
+
+
+# ------------------------------------------------------------------------------------------------ the files
+
+
+def test_every_figure_has_its_png_and_its_numbers(folder: Path) -> None:
+    names = ["budgets", "difference", "distillation", "four_way", "funnel", "headline", "majority", "outcomes"]
+    names += ["pass_at_k", "pass_rates", "training"]
+    assert sorted(path.stem for path in (folder / "plots").glob("*.png")) == names
+    assert sorted(path.stem for path in (folder / "data").glob("*.csv")) == sorted([*names, "samples"])
+    data = realistic()
+    assert pl.read_parquet(folder / "data/pass_at_k.parquet").equals(data.curves)
+    assert pl.read_parquet(folder / "data/samples.parquet").equals(data.samples)
+    csv = pl.read_csv(folder / "data/samples.csv")
+    assert csv["completion"].to_list() == data.samples["completion"].to_list()
+    assert csv["tags"][0] == "chains; terms=2"
+
+
+def test_nothing_is_loaded_from_elsewhere_and_no_text_escapes(folder: Path) -> None:
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"<(script|link|img|iframe|source)\b[^>]*\b(src|href)=\"?(?!\"?data:)", markup)
+    assert "<script>window.pwned" not in page
+    assert "&lt;script&gt;window.pwned = 1&lt;/script&gt;" in page
+    assert "<title>Chains &amp; &lt;sums&gt;</title>" in page
+    # One end tag for each start: no text inside a script closed it early.
+    assert len(re.findall(r"</script", page, re.IGNORECASE)) == 3
+
+
+def test_sections_appear_only_with_their_data(tmp_path: Path) -> None:
+    four = pl.DataFrame({"cell": ["</script><b>"], "items": [3]})
+    page = write_report(
+        ReportData(four_way=four, steps=pl.DataFrame(schema=dict.fromkeys(report.COLUMNS["steps"]))), tmp_path, "x"
+    )
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(\w+)"', text) == ["accuracy"]
+    assert "</script><b>" not in text
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["four_way.png"]
+
+
+def test_importing_the_report_loads_no_altair() -> None:
+    code = (
+        "import sys, assay.eval.report, assay.eval.plots; print({'altair', 'vl_convert', 'jinja2'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+# ---------------------------------------------------------------------------------------------- the browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("no chromium with its driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    for flag in [*flags.split(), "disable-component-update", "disable-sync"]:
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def show(browser: Any, folder: Path, width: int = 1400, scheme: str = "light") -> None:
+    """Load the page at a width and a colour scheme and wait until the charts are drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}  # else clicks meet a moving page
+    media = {"media": "", "features": [{"name": name, "value": value} for name, value in features.items()]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get((folder / "report.html").as_uri())
+    drawn = "return document.documentElement.dataset.drawn === 'yes'"
+    WebDriverWait(browser, 60).until(lambda page: page.execute_script(drawn))
+
+
+# Of each chart its width, its right edge, and how many of its marks have an extent.
+CHARTS = """return [...document.querySelectorAll('[data-figure] > div')].map(box => {
+  const svg = box.querySelector('svg');
+  if (!svg) return [0, 0, 0];
+  const marks = [...svg.querySelectorAll('.mark-rect path, .mark-symbol path, .mark-line path')];
+  const filled = marks.filter(mark => mark.getBBox().width + mark.getBBox().height > 1);
+  return [svg.getBoundingClientRect().width, svg.getBoundingClientRect().right, filled.length]; })"""
+LOOK = """return [getComputedStyle(document.body).backgroundColor,
+  getComputedStyle(document.querySelector('svg .role-axis-label text')).fill]"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 400])
+def test_every_chart_is_drawn_within_the_page_and_the_console_is_silent(browser: Any, folder: Path, width: int) -> None:
+    browser.get_log("browser")
+    show(browser, folder, width)
+    charts = browser.execute_script(CHARTS)
+    assert len(charts) == 8 + 8 + 4  # figures of one panel, training panels, the two budget figures
+    assert all(drawn > 200 and right <= width and marks >= 2 for drawn, right, marks in charts), charts
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert browser.execute_script("return window.pwned") is None
+
+
+@pytest.mark.browser
+def test_search_and_filters_narrow_the_samples(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    show(browser, folder)
+    shown = lambda: browser.find_element(By.ID, "shown").text  # noqa: E731
+    assert shown() == "48 of 48 completions shown."
+    browser.find_element(By.ID, "search").send_keys("CHAINS-0003")
+    assert shown() == "2 of 48 completions shown."
+    assert len([p for p in browser.find_elements(By.CSS_SELECTOR, ".problem") if p.is_displayed()]) == 1
+    browser.find_element(By.ID, "search").clear()
+    browser.execute_script("document.getElementById('search').form.dispatchEvent(new Event('input'))")
+    Select(browser.find_element(By.ID, "filter-status")).select_by_visible_text("wrong")
+    assert shown() == "12 of 48 completions shown."
+    Select(browser.find_element(By.ID, "filter-model")).select_by_visible_text(MODELS[0])
+    assert shown() == "6 of 48 completions shown."
+    Select(browser.find_element(By.ID, "filter-tag")).select_by_visible_text("terms=3")
+    assert shown() == "2 of 48 completions shown."  # i = 1, 5, 9, ... of which i % 3 == 1
+
+
+@pytest.mark.browser
+def test_thinking_is_folded_until_asked_for(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    show(browser, folder, 400)
+    completion = browser.find_element(By.CSS_SELECTOR, ".completion")
+    thinking = completion.find_element(By.CSS_SELECTOR, ".thinking pre")
+    assert not completion.find_element(By.CSS_SELECTOR, ":scope > pre").is_displayed()
+    completion.find_element(By.CSS_SELECTOR, "summary").click()
+    assert "\\boxed" in completion.find_element(By.CSS_SELECTOR, ":scope > pre").text
+    assert not thinking.is_displayed()
+    completion.find_element(By.CSS_SELECTOR, ".thinking summary").click()
+    assert thinking.is_displayed()
+    assert "x < 3" in thinking.text
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_charts_follow_the_colour_scheme_the_button_and_print(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    show(browser, folder, scheme="light")
+    light = browser.execute_script(LOOK)
+    show(browser, folder, scheme="dark")
+    dark = browser.execute_script(LOOK)
+    assert light == ["rgb(255, 255, 255)", "rgb(89, 98, 110)"]
+    assert dark == ["rgb(20, 23, 28)", "rgb(163, 173, 186)"]
+    button = browser.find_element(By.ID, "theme")
+    button.click()
+    assert (button.text, browser.execute_script(LOOK)) == ("Colours: light", light)
+    button.click()
+    assert (button.text, browser.execute_script(LOOK)) == ("Colours: dark", dark)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert browser.execute_script(LOOK) == light
+    browser.execute_script("localStorage.clear()")
