@@ -1,0 +1,287 @@
+"""Folds problem texts so that layout, markup and phrasing fall away and the mathematics stays.
+
+`fold` writes two streams of bytes for every text:
+
+* `full`: letters, digits and operators only, in lower case; LaTeX spacing, delimiters and font commands dropped,
+  LaTeX and Unicode spellings of one sign made the same (`\\leq`, `≤`; `\\dfrac`, `\\frac`; `é`, `e`). White space is
+  no symbol, so wrapping and operator spacing do not show, and ideographs stand for themselves.
+* `core`: `full` without the words in which problems are asked (`STOCK_WORDS`), so a prompt around a problem, or
+  "Compute" for "Find", does not show either.
+
+The loops are compiled and release the interpreter's lock. They take and return whole batches, so that no compiled
+function of another module holds a copy of one from here, which would outlive a change of this file in numba's cache.
+"""
+
+import unicodedata
+from functools import cache
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+__all__ = ["Folded", "fold", "whole_hashes", "window_hashes"]
+
+LETTER, DIGIT, SIGN, STAR, WIDE = 1, 2, 3, 4, 5
+KEEP = -1
+RING = 64  # the largest window
+GROWTH = 4  # bytes of a stream for a byte of text, at most
+MAX_CODE = 0x20000
+
+STOCK_WORDS = (
+    "the of is are was were be been being what which who whose that this these those there here and or in "
+    "on at to for from by with as an it its into than then if when where we you your our they their he "
+    "she his her him them do does did has have had can could will would should may might must not no so "
+    "such all each any some per how many much let find compute calculate evaluate determine give simplify "
+    "solve express write work out state enter show prove count reduce obtain identify rewrite suppose "
+    "given assume consider denote define value values numerical answer answers final put within inside "
+    "boxed box enclosed please reason think thinking carefully step steps problem problems following "
+    "question questions solution result response respond output format instruction instructions task user "
+    "system helpful assistant expert below explain provide using use terms form"
+)
+
+DROPPED_WORDS = (
+    "left right big bigg bigl bigr biggl biggr displaystyle textstyle mathrm mathbf mathbb mathcal mathsf "
+    "mathit operatorname textbf textit textrm quad qquad limits nolimits hspace vspace hfill phantom "
+    "boldsymbol lbrace rbrace"
+)
+
+REPLACED_WORDS = {
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "times": "*",
+    "cdot": "*", "ast": "*", "div": "/", "leq": "<=", "leqslant": "<=", "le": "<=", "geq": ">=", "geqslant": ">=",
+    "ge": ">=", "neq": "/=", "ne": "/=", "ldots": "dots", "cdots": "dots", "dotsb": "dots", "dotsc": "dots",
+    "langle": "<", "rangle": ">", "vert": "|", "lvert": "|", "rvert": "|", "mid": "|", "rightarrow": "to",
+    "longrightarrow": "to", "varepsilon": "epsilon", "varphi": "phi", "emptyset": "varnothing", "degree": "circ",
+    "percent": "%", "pmod": "mod", "bmod": "mod", "overrightarrow": "vec",
+}  # fmt: skip
+
+SIGNS = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "∕": "/",
+    "⁄": "/", "≤": "<=", "⩽": "<=", "≥": ">=", "⩾": ">=", "≠": "/=", "°": "^circ", "√": "sqrt", "∞": "infty",
+    "±": "pm", "→": "to", "∠": "angle", "△": "triangle", "∆": "delta", "∈": "in", "∪": "cup", "∩": "cap",
+    "∑": "sum", "∏": "prod", "∫": "int", "≡": "equiv", "≅": "cong", "≈": "approx", "⊥": "perp", "∥": "parallel",
+    "…": "dots", "⋯": "dots", "∅": "varnothing", "⌊": "lfloor", "⌋": "rfloor", "⌈": "lceil", "⌉": "rceil",
+    "⟨": "<", "⟩": ">", "∣": "|", "∂": "partial", "∘": "circ",
+}  # fmt: skip
+
+
+class Folded(NamedTuple):
+    """The streams of n texts, uint8, and offsets, int64: text i is `full[full_at[i] : full_at[i + 1]]`."""
+
+    full: np.ndarray
+    full_at: np.ndarray
+    core: np.ndarray
+    core_at: np.ndarray
+
+
+class Tables(NamedTuple):
+    """What folding looks up: the class of a byte, the spelling of a character beyond ASCII, the action of a word."""
+
+    kinds: np.ndarray  # [256] uint8
+    spelling: np.ndarray  # [MAX_CODE] int32: KEEP, or start << 5 | length in `pool`
+    pool: np.ndarray  # uint8
+    words: np.ndarray  # [1024] uint64 open-addressed hash of the word, 0 when free
+    actions: np.ndarray  # [1024] int32: KEEP leaves the word out of `core`, else start << 5 | length in `pool`
+
+
+def spell(char: str) -> str | None:
+    """The symbols that stand for a character beyond ASCII; None when it stands for itself."""
+    if char in SIGNS:
+        return SIGNS[char]
+    mark = "^" if unicodedata.decomposition(char).startswith("<super>") else ""
+    bare = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
+    spelled = mark + "".join(SIGNS.get(c) or letter(c) for c in bare)
+    return None if spelled == char else spelled
+
+
+def letter(char: str) -> str:
+    """A decomposed character: the name of a Greek letter, nothing for a mark or punctuation, or the character."""
+    if "Ͱ" <= char <= "Ͽ":
+        return unicodedata.name(char, "").partition("LETTER ")[2].removeprefix("FINAL ").lower()
+    return char if char in "+-=<>/^|%" or unicodedata.category(char)[0] in "LN" else ""
+
+
+def word_hash(word: bytes) -> int:
+    """The hash `fold` keeps of a run of letters."""
+    value = 0
+    for byte in word:
+        value = (value * 131 + byte) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+# Font commands that run into what they set once a source has lost its backslashes and braces: "mathbfa".
+MARKUP_PREFIXES = tuple(np.uint64(word_hash(b"math" + font)) for font in (b"bf", b"rm", b"bb", b"it", b"sf"))
+
+
+@cache
+def tables() -> Tables:
+    """The tables of `fold`, built once in a process."""
+    kinds = np.zeros(256, np.uint8)
+    kinds[128:] = WIDE
+    kinds[[*range(65, 91), *range(97, 123)]] = LETTER
+    kinds[48:58] = DIGIT
+    kinds[[ord(c) for c in "+-=<>/^|%"]] = SIGN
+    kinds[ord("*")] = STAR
+    pool = bytearray()
+
+    def pooled(text: str, limit: int = 31) -> int:
+        raw = text.encode()[:limit]
+        pool.extend(raw)
+        return (len(pool) - len(raw)) << 5 | len(raw)
+
+    spelling = np.full(MAX_CODE, KEEP, np.int32)
+    for code in range(128, MAX_CODE):
+        char = chr(code)
+        ideograph = 0x3400 <= code < 0xF900 or code >= 0x1F200 or 0x10000 <= code < 0x1D400
+        if not ideograph and (spelled := spell(char)) is not None:
+            spelling[code] = pooled(spelled, GROWTH * len(char.encode()))
+    words, actions = np.zeros(1024, np.uint64), np.zeros(1024, np.int32)
+    entries = [(w, KEEP) for w in STOCK_WORDS.split()] + [(w, pooled("")) for w in DROPPED_WORDS.split()]
+    for word, action in entries + [(w, pooled(to)) for w, to in REPLACED_WORDS.items()]:
+        slot = word_hash(word.encode()) & 1023
+        while words[slot]:
+            slot = (slot + 1) & 1023
+        words[slot], actions[slot] = word_hash(word.encode()), action
+    return Tables(kinds, spelling, np.frombuffer(bytes(pool), np.uint8), words, actions)
+
+
+def fold(texts: pl.Series) -> Folded:
+    """Fold a column of texts; a null is an empty text."""
+    array = texts.cast(pl.String).fill_null("").to_arrow().cast(pa.large_string())
+    _, offsets, data = array.buffers()
+    at = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return Folded(*fold_rows(np.frombuffer(data or b"\0", np.uint8), at, tables()))
+
+
+@numba.njit(nogil=True, cache=True)
+def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
+    """`fold` on the UTF-8 bytes `data` with row offsets `at`; one step for each character, or for each run of letters.
+
+    Positions are unsigned because numba tests signed ones for wrapping at each access.
+    """
+    kinds, spelling, pool, words, actions = tabs
+    room = GROWTH * (at[-1] - at[0])
+    full, core = np.empty(room, np.uint8), np.empty(room, np.uint8)
+    full_at, core_at = np.zeros(at.size, np.int64), np.zeros(at.size, np.int64)
+    zero, one = np.uint64(0), np.uint64(1)
+    n, gap = zero, zero  # symbols in `full`, and how many fewer there are in `core`
+    for row in range(at.size - 1):
+        begin, stop = np.uint64(at[row]), np.uint64(at[row + 1])
+        i = begin
+        while i < stop:
+            byte = data[i]
+            kind = kinds[byte]
+            if kind == LETTER:
+                word, hashed = n, zero
+                while kind == LETTER:
+                    byte |= np.uint8(32)
+                    full[n] = core[n - gap] = byte
+                    hashed = hashed * np.uint64(131) + np.uint64(byte)
+                    n, i = n + one, i + one
+                    if i == stop:
+                        break
+                    byte = data[i]
+                    kind = kinds[byte]
+                length = n - word
+                if length < np.uint64(2):
+                    gap += np.uint64(byte == 115 and i >= begin + 2 and data[i - 2] == 39)  # the s of "let's"
+                    continue
+                slot = hashed & np.uint64(1023)
+                while words[slot] != zero and words[slot] != hashed:
+                    slot = (slot + one) & np.uint64(1023)
+                if words[slot] != hashed:
+                    if length > np.uint64(6) and full[word] == 109 and full[word + one] == 97:  # "ma"
+                        prefix = zero
+                        for j in range(np.uint64(6)):
+                            prefix = prefix * np.uint64(131) + np.uint64(full[word + j])
+                        if prefix in MARKUP_PREFIXES:
+                            n -= np.uint64(6)
+                            for j in range(word, n):
+                                full[j] = core[j - gap] = full[j + np.uint64(6)]
+                    continue
+                action = actions[slot]
+                if action == KEEP:
+                    gap += length
+                    continue
+                n = word
+                origin, first, size = pool, np.uint64(action >> 5), np.uint64(action & 31)
+            elif kind == WIDE:
+                size = np.uint64(2 if byte < 0xE0 else (3 if byte < 0xF0 else 4))
+                code = np.int64(byte) & (0x7F >> np.int64(size))
+                for j in range(i + one, min(i + size, stop)):
+                    code = code << 6 | (data[j] & 0x3F)
+                action = spelling[code] if code < MAX_CODE else KEEP
+                origin, first, size, i = data, i, min(size, stop - i), i + size
+                if action != KEEP:
+                    origin, first, size = pool, np.uint64(action >> 5), np.uint64(action & 31)
+            else:
+                before, after = i > begin and data[i - one] == byte, i + one < stop and data[i + one] == byte
+                if kind != 0 and not (kind == STAR and (before or after)):  # two stars are bold print
+                    full[n] = core[n - gap] = byte
+                    n += one
+                i += one
+                continue
+            for j in range(first, first + size):
+                full[n] = core[n - gap] = origin[j]
+                n += one
+        full_at[row + 1], core_at[row + 1] = n, n - gap
+    return full[:n], full_at, core[: n - gap], core_at
+
+
+@numba.njit(nogil=True, cache=True)
+def window_hashes(text, at, size, masked):  # type: ignore[no-untyped-def]
+    """Hashes of every window of `size` symbols of each text of a stream, uint64 [m], and the texts' offsets in them.
+
+    A text shorter than `size` has one window, itself; an empty text has none. With `masked`, digits that touch are
+    one symbol `#`, so texts that differ in their numbers only agree.
+    """
+    base, removed = np.uint64(0x100000001B3), np.uint64(1)
+    for _ in range(size):
+        removed *= base
+    out, out_at = np.empty(text.size, np.uint64), np.zeros(at.size, np.int64)
+    ring = np.zeros(RING, np.uint8)
+    one, last, width, emitted = np.uint64(1), np.uint64(RING - 1), np.uint64(size), np.uint64(0)
+    for row in range(at.size - 1):
+        value, count, previous = np.uint64(0), np.uint64(0), np.uint8(0)
+        for i in range(np.uint64(at[row]), np.uint64(at[row + 1])):
+            byte = text[i]
+            if masked and np.uint8(48) <= byte <= np.uint8(57):
+                byte = np.uint8(35)
+                if previous == byte:
+                    continue
+            previous = byte
+            old = ring[(count - width) & last] if count >= width else np.uint8(0)
+            ring[count & last] = byte
+            value = value * base + (np.uint64(byte) - removed * np.uint64(old))
+            count += one
+            if count >= width:
+                out[emitted] = value
+                emitted += one
+        if np.uint64(0) < count < width:
+            out[emitted] = value
+            emitted += one
+        out_at[row + 1] = emitted
+    return out[:emitted], out_at
+
+
+@numba.njit(nogil=True, cache=True)
+def whole_hashes(text, at):  # type: ignore[no-untyped-def]
+    """Two hashes of each text, uint64 [2, n]: as it is, and masked as in `window_hashes`; 0 for an empty text."""
+    out = np.zeros((2, at.size - 1), np.uint64)
+    factor, basis = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)  # FNV-1a
+    for row in range(at.size - 1):
+        if at[row] == at[row + 1]:
+            continue
+        plain, masked, previous = basis, basis, np.uint8(0)
+        for i in range(np.uint64(at[row]), np.uint64(at[row + 1])):
+            byte = text[i]
+            plain = (plain ^ np.uint64(byte)) * factor
+            if np.uint8(48) <= byte <= np.uint8(57):
+                byte = np.uint8(35)
+                if previous == byte:
+                    continue
+            previous = byte
+            masked = (masked ^ np.uint64(byte)) * factor
+        out[0, row], out[1, row] = plain, masked
+    return out
