@@ -94,7 +94,7 @@ VARIABLE = re.compile(
 )
 TRUTH = r"true|false|yes|no|是的?|否|对|错误?|正确|不正确|不是|不对|[√×✓✗✔✘]|不?能|不?会|不?够|不?可以"
 BOOLEAN = re.compile(rf"(?i)\W{{0,3}}(?:{TRUTH})\W{{0,3}}|\\text\{{(?:{TRUTH})\}}")
-WORD = re.compile(r"[A-Za-z]{2,}")
+WORD = re.compile(r"(?i)[a-z]{3,}|\b(?:an|as|at|be|by|if|in|is|it|no|of|on|or|so|to|up|we)\b")  # ab is a product
 NOT_FOUND = re.compile(
     r"(?i)(?:see (?:the )?)?(?:proof|solution|explanation|above|below)s?(?: (?:is )?(?:omitted|above|below))?"
     r"|not ?(?:found|given|available|provided|specified)|unknown|q\.?e\.?d\.?|(?:answers? (?:may|will) )?vary"
