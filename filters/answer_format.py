@@ -185,7 +185,9 @@ def _is_choice(run: Run, text: str, gold: str) -> bool:
         return sure or _gold_among(run, gold) or (len(run) > 2 and _looks_like_options(run, text, gold))
     if COUNTS.search(run.stem + run.tail) or not SELECTS.search(run.stem + run.tail[-60:]):
         return False
-    return by_label or (len(run) > 2 and (_gold_among(run, gold) or not gold) and not _asking(run))
+    if len(run) < 3:  # of two, a bare 2 is more often a value than a label
+        return by_label and not labels[0].isdigit()
+    return by_label or ((_gold_among(run, gold) or not gold) and not _asking(run))
 
 
 def _is_naming(run: Run) -> bool:

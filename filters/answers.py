@@ -245,7 +245,7 @@ def decide(problems: pl.DataFrame, max_chars: int = MAX_GOLD) -> pl.DataFrame:
         _optional(problems, "options", pl.List(pl.String)).list.len().fill_null(0) > 1,
     )
     rows = frame.select("problem", "answer", "options", "kind", "gold_fault").iter_rows()
-    faults = [_fault(*row, max_chars=max_chars) for row in rows]
+    faults = [_fault(max_chars, *row) for row in rows]
     reasons, evidence = zip(*faults) if faults else ((), ())
     return pl.DataFrame(
         {
@@ -262,7 +262,7 @@ def _optional(problems: pl.DataFrame, name: str, dtype: pl.DataType | type[pl.Da
 
 
 def _fault(
-    problem: str, answer: str, options: bool, kind: str | None, gold_fault: str | None, max_chars: int
+    max_chars: int, problem: str, answer: str, options: bool, kind: str | None, gold_fault: str | None
 ) -> tuple[str | None, str | None]:
     """The first reason against one gold, and its evidence."""
     if kind == "code":

@@ -99,6 +99,7 @@ CASES = {
         ("Find the shaded area. [image: q3]", "3", None),
     ],
     "open": [
+        ("Let g be a map with (1) g(1)=4 and (2) g(2)=3, from which we know it. Find g(g(2)) - 1.", "2", None),
         ("下列说法：①2>1；②3>2；③1>2，其中正确的个数是", "2", None),
         ("Find all f such that (A) f(0)=1 (B) f(x+y)=f(x)f(y) (C) f is continuous.", "e^x", None),
         ("Label the angles (A), (B) and (C) with 30 and 60 degrees first. Find the third.", "90", None),

@@ -80,7 +80,7 @@ CASES = [
     ("证明题", "见证明", "prose"),
     ("Prove it.", "QED", "prose"),
     ("Find.", r"\begin{bmatrix}1\end{bmatrix}, \begin{bmatrix}2\end{bmatrix}, \begin{bmatrix}3\end{bmatrix}", None),
-    ("Expand.", "$ab + cd + ef + gh + ij + kl + mn$", None),
+    ("Expand.", "$abc + def + ghi + jkl + mno + pqr$, $x$", None),
     ("How many oranges?", "12 (oranges)", None),
     ("How long?", "3 hours 20 minutes", None),
     ("多少个？", "12个", None),
