@@ -1,12 +1,14 @@
 """The small reasoner of the demo and the tests: a Qwen3-architecture model of 0.8M parameters over characters.
 
 It thinks between `<think>` and `</think>` and answers in `\\boxed{}`; an empty thinking block in the prompt is its
-direct mode, as in Qwen3. `cold_start` teaches it both at once by supervised fine-tuning (Qwen3's thinking-mode fusion in
-small).
+direct mode, as in Qwen3. `cold_start` teaches it both at once by supervised fine-tuning (Qwen3's thinking-mode fusion
+in small). Like what larger models learn from, its demonstrations are of mixed quality: some take one operation at a
+time, some hurry through two at once and are hard to get right. Which of the two pays is left for RL to find out.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
 
     from assay.rl.batches import Example
 
-__all__ = ["CHECKPOINT", "STOP_TEXT", "Chain", "build_model", "build_tokenizer", "chain_of_thought", "sample_chain"]
+__all__ = ["CHECKPOINT", "STEPS", "Chain", "build_model", "build_tokenizer", "chain_of_thought", "cold_start", "describe",
+           "make_checkpoint", "phrase", "sample_chain", "story"]
 
 CHECKPOINT = Path(__file__).parent / "checkpoints" / "reasoner"
-STOP_TEXT = "\n</think>\n\n"
+STEPS = 600
+LARGEST = 12
+HASTY_SHARE = 0.4
 END, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
+WORDS = ("<think>", "</think>", "\\boxed{", "assistant", "user")
 TEMPLATE = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
@@ -32,7 +38,7 @@ TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a printable ASCII character or newline; the turn's markers, thinking tags and `\\boxed{` are one each.
+    """One token a printable ASCII character or newline; markers and roles, thinking tags and `\\boxed{` are one each.
 
     It is saved as `PreTrainedTokenizerFast`, so that `AutoTokenizer` gives the same one back whatever the model type.
     """
@@ -44,7 +50,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END, START)])
-    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>", "\\boxed{")])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in WORDS])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, unk_token="<unk>",
                                    chat_template=TEMPLATE, clean_up_tokenization_spaces=False)
 
@@ -92,46 +98,51 @@ class Chain:
         return self.partial_sums[-1]
 
 
-def sample_chain(rng: random.Random, terms: int, largest: int = 50) -> Chain:
-    """`terms` numbers in 1..`largest`, every sign equally likely."""
-    return Chain(tuple(rng.randint(1, largest) for _ in range(terms)),
+def sample_chain(rng: random.Random, terms: int, largest: int = LARGEST, smallest: int = 1) -> Chain:
+    """`terms` numbers in `smallest`..`largest`, every sign equally likely."""
+    return Chain(tuple(rng.randint(smallest, largest) for _ in range(terms)),
                  tuple(rng.choice((1, -1)) for _ in range(terms - 1)))
 
 
-def chain_of_thought(chain: Chain) -> str:
-    """One line an operation: `12+34=46`."""
-    values = chain.partial_sums
-    return "\n".join(f"{before}{'+' if sign > 0 else '-'}{number}={after}" for before, sign, number, after
-                     in zip(values, chain.signs, chain.numbers[1:], values[1:]))
+def chain_of_thought(chain: Chain, stride: int = 1) -> str:
+    """`stride` operations a line: `12+34=46` with 1, `12+34-5=41` with 2."""
+    values, lines = chain.partial_sums, []
+    for start in range(0, len(chain.signs), stride):
+        end = min(start + stride, len(chain.signs))
+        steps = "".join(f"{'+' if s > 0 else '-'}{n}" for s, n in
+                        zip(chain.signs[start:end], chain.numbers[start + 1:end + 1]))
+        lines.append(f"{values[start]}{steps}={values[end]}")
+    return "\n".join(lines)
 
 
-PHRASINGS = ("What is {e}?", "Compute {e}.", "Find the value of {e}.",
-             "State the final answer to the following arithmetic problem: {e} =")
+PHRASINGS = ("What is {e}?", "Compute {e}.", "Find the value of {e}.")
+GYM_PHRASING = "State the final answer to the following arithmetic problem: {e} ="  # reasoning-gym's own
 THINGS = ("coins", "cards", "shells", "stamps", "beads")
 NAMES = ("Ann", "Ben", "Eva", "Ida", "Leo", "Max")
 
 
 def phrase(chain: Chain, rng: random.Random) -> str:
     """The chain as a question: four plain phrasings, or a short story about things that are got and lost."""
-    if rng.random() < 0.2:
-        return _story(chain, rng)
-    return rng.choice(PHRASINGS).format(e=chain.expression)
+    kind = rng.random()
+    if kind < 0.1:
+        return story(chain, rng)
+    return (GYM_PHRASING if kind < 0.15 else rng.choice(PHRASINGS)).format(e=chain.expression)
 
 
-def _story(chain: Chain, rng: random.Random) -> str:
+def story(chain: Chain, rng: random.Random) -> str:
     name, things = rng.choice(NAMES), rng.choice(THINGS)
     moves = [f"{'gets' if s > 0 else 'loses'} {n}" for s, n in zip(chain.signs, chain.numbers[1:])]
     return f"{name} has {chain.numbers[0]} {things}, {', '.join(moves)}. How many {things} has {name} now?"
 
 
-def written_answer(chain: Chain, thinking: bool) -> str:
-    """What the model is taught to write after the prompt, in the given mode."""
+def written_answer(chain: Chain, stride: int | None) -> str:
+    """What the model is taught to write after the prompt; without a stride, the direct answer."""
     answer = f"\\boxed{{{chain.answer}}}{END}"
-    return f"<think>\n{chain_of_thought(chain)}\n</think>\n\n{answer}" if thinking else answer
+    return answer if stride is None else f"<think>\n{chain_of_thought(chain, stride)}\n</think>\n\n{answer}"
 
 
-def cold_start(steps: int = 800, batch_size: int = 96, direct_share: float = 0.25, seed: int = 0,
-               learning_rate: float = 3e-3, terms: tuple[int, int] = (2, 4), largest: int = 50,
+def cold_start(steps: int = STEPS, batch_size: int = 64, direct_share: float = 0.25, seed: int = 0,
+               learning_rate: float = 4e-3, terms: tuple[int, int] = (2, 5), largest: int = LARGEST,
                on_step: Callable[[int, float], None] | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Teach a fresh model both modes on chains of `terms[0]` to `terms[1]` numbers; minutes on two cores."""
     from assay.rl.sft import fine_tune
@@ -147,12 +158,36 @@ def cold_start(steps: int = 800, batch_size: int = 96, direct_share: float = 0.2
     return model, tokenizer
 
 
+def make_checkpoint(folder: Path, on_step: Callable[[int, float], None] | None = None) -> None:
+    """Cold-start a reasoner and save it as bf16, as the package ships it."""
+    import torch
+
+    from assay.rl.checkpoint import save_model
+
+    model, tokenizer = cold_start(on_step=on_step)
+    save_model(folder, model, tokenizer, torch.bfloat16)
+
+
+def describe(folder: Path) -> str:
+    """Parameters and size of a checkpoint, for a person."""
+    from safetensors import safe_open
+
+    file = folder / "model.safetensors"
+    with safe_open(file, "np") as tensors:
+        count = sum(math.prod(tensors.get_slice(k).get_shape()) for k in tensors.keys())  # noqa: SIM118
+    return f"{count / 1e6:.2f}M parameters, {file.stat().st_size / 1e6:.1f} MB"
+
+
 def _example(tokenizer: PreTrainedTokenizerFast, rng: random.Random, direct_share: float, terms: tuple[int, int],
              largest: int) -> Example:
     from assay.pipelines.prompts import render
     from assay.rl.batches import Example
 
-    chain = sample_chain(rng, rng.randint(*terms), largest if rng.random() < 0.8 else 9)
     thinking = rng.random() >= direct_share
+    if not thinking and rng.random() < 0.5:  # sums of two digits are learned by heart: they need no thought
+        chain = sample_chain(rng, 2, 9, 0)
+    else:
+        chain = sample_chain(rng, rng.randint(*terms), largest)
+    stride = None if not thinking else 2 if rng.random() < HASTY_SHARE else 1
     prompt = render(tokenizer, phrase(chain, rng), "think" if thinking else "direct")
-    return Example(prompt, tokenizer.encode(written_answer(chain, thinking), add_special_tokens=False))
+    return Example(prompt, tokenizer.encode(written_answer(chain, stride), add_special_tokens=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Engine", "OnDone", "ReplayEngine", "Request", "Sampling", "VllmEngine", "model_fingerprint"]
+__all__ = ["Completion", "Engine", "OnDone", "ReplayEngine", "Request", "Sampling", "VllmEngine", "architecture",
+           "model_fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,14 @@ def model_fingerprint(folder: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def architecture(folder: str | Path) -> dict[str, Any]:
+    """The model's configuration without what differs between checkpoints of one architecture; {} for a Hub id."""
+    file = Path(folder) / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {k: v for k, v in config.items() if k not in ("dtype", "torch_dtype", "transformers_version", "_name_or_path",
+                                                         "use_cache")}
+
+
 def _file_digest(path: Path, whole: int = 10**9, end: int = 2**20) -> bytes:
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -144,6 +154,7 @@ class VllmEngine:
         self.tokenizer = self._llm.get_tokenizer()
         self.max_model_len, self._window = max_model_len, 2 * max_num_seqs
         self.fingerprint = model_fingerprint(model) if Path(model).is_dir() else str(model)
+        self.architecture = architecture(model)
         self.busy_seconds = 0.0
 
     def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
@@ -164,12 +175,32 @@ class VllmEngine:
         return run.completions()
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
-        """As the protocol says; names are those of the Hugging Face state."""
+        """As the protocol says; names are those of the Hugging Face state.
+
+        A tied output head is sent by its own name too: vLLM keeps a packed copy of it without a GPU, and one that is
+        not sent goes on with the old weights (a mismatch of 0.3 in the ratio after a step on the embeddings alone).
+        """
         began = time.perf_counter()
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(list(weights))})
+        sent = list(weights)
+        if self.architecture.get("tie_word_embeddings") and "lm_head.weight" not in dict(sent):
+            sent += [("lm_head.weight", w) for name, w in sent if name.endswith("embed_tokens.weight")]
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(sent)})
         self._llm.reset_prefix_cache()
         self.fingerprint = fingerprint
         self.busy_seconds += time.perf_counter() - began
+
+    def switch(self, folder: str | Path) -> None:
+        """Serve the weights of another model folder of the same architecture, without a new start.
+
+        Raises:
+            EngineError: its configuration differs from the running model's.
+        """
+        from safetensors.torch import load_file
+
+        if architecture(folder) != self.architecture:
+            raise EngineError(f"{folder}: another architecture than the running model's; start an engine for it.")
+        self.load_weights([w for f in sorted(Path(folder).glob("*.safetensors")) for w in load_file(f).items()],
+                          model_fingerprint(folder))
 
     def close(self) -> None:
         """Free the model and its KV cache."""
@@ -259,6 +290,10 @@ def _prepare_environment(kv_cache_gib: int) -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if "llvmlite.binding.ffi" in sys.modules:
+        # vLLM's kernel registry looks into the `__dict__` of every loaded module's attributes, and llvmlite's library
+        # object wraps even that one as if it were a C function: give it a plain one. (vllm-cpu 0.32, llvmlite 0.4x)
+        sys.modules["llvmlite.binding.ffi"].lib._fntab.setdefault("__dict__", {})
 
 
 def _device_arguments(max_model_len: int) -> dict[str, Any]:

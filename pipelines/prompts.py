@@ -38,6 +38,9 @@ def render_messages(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str,
     if not tokenizer.chat_template:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; add `chat_template` to "
                          "its tokenizer_config.json, or use the model's instruct version.")
+    if not thinking and "enable_thinking" not in str(tokenizer.chat_template):
+        raise ModelError(f"{tokenizer.name_or_path}: the chat template has no direct mode (no `enable_thinking`); leave "
+                         "out the shortcut filter and budget 0, or use a model that can answer without thinking.")
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True,
                                          enable_thinking=thinking)
     assert isinstance(text, str)

@@ -5,6 +5,7 @@ A checkpoint is written under a temporary name and renamed, so it is whole or no
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import shutil
@@ -38,10 +39,9 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
 def save_model(folder: Path, model: Any, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
     """Weights (as `dtype`, by default as they are), configuration and tokenizer, in the Hugging Face layout."""
     state = {k: v.detach().cpu().to(dtype or v.dtype).contiguous() for k, v in model.state_dict().items()}
-    config = model.config
-    if dtype is not None:
-        model.config.dtype = dtype
     model.save_pretrained(folder, state_dict=_without_ties(model, state))
+    config = copy.deepcopy(model.config)
+    config.dtype = dtype or model.dtype
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from assay.pipelines.engines import Engine
-from assay.pipelines.errors import SourceError
+from assay.pipelines.errors import EngineError, SourceError
 from assay.pipelines.store import SCHEMAS, Store
 from assay.pipelines.verify import Verifier
 from assay.rl.advantages import advantages
@@ -32,6 +32,7 @@ from assay.rl.update import Updater
 
 __all__ = ["Trainer", "TrainingResult"]
 
+RATIO_TOLERANCE = 1e-2
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -103,8 +104,7 @@ class Trainer:
         metrics = self.updater.update(groups, batch, self.step)
         self._sync()
         self.step += 1
-        if self.step == 1:
-            self.first_ratio_error = metrics["ratio_error"]
+        self._check_agreement(metrics["ratio_error"])
         self.clock.add("engine", self.engine.busy_seconds - busy)
         with self.clock("log"):
             metrics |= _rollout_metrics(groups, batch, tally) | {"problems_open": self.curriculum.open_buckets}
@@ -116,6 +116,15 @@ class Trainer:
             self._log(groups, batch, metrics)
         if self.on_step:
             self.on_step(self.step, metrics)
+
+    def _check_agreement(self, ratio_error: float) -> None:
+        """Sampler and trainer must hold the same weights: in float32 their ratio is 1 to about 1e-5."""
+        if self.step == 1:
+            self.first_ratio_error = ratio_error
+        if self.recipe.dtype == "float32" and ratio_error > RATIO_TOLERANCE:
+            raise EngineError(f"step {self.step}: sampler and trainer disagree, max |ratio - 1| = {ratio_error:.2g} "
+                              f"(float32 gives about 1e-5). The sampler's weights are not the trainer's: look for a "
+                              "tensor that the sync leaves out. Nothing was trained on since the last checkpoint.")
 
     def _rollouts(self) -> tuple[list[Group], Tally]:
         round_ = 0
@@ -131,9 +140,7 @@ class Trainer:
 
     def _sync(self) -> None:
         with self.clock("sync"):
-            tied = set(getattr(self.model, "_tied_weights_keys", None) or {}) \
-                if self.model.config.tie_word_embeddings else set()
-            weights = [(k, v.detach()) for k, v in self.model.state_dict().items() if k not in tied]
+            weights = [(k, v.detach()) for k, v in self.model.state_dict().items()]
             self.engine.load_weights(weights, f"{self.run}@{self.step + 1}")
 
     def _save(self) -> None:

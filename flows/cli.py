@@ -1,0 +1,181 @@
+"""The `assay` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from assay.pipelines.errors import AssayError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="Curate verifiable problems, train reasoning models on them, measure what the training did.")
+store_app = typer.Typer(no_args_is_help=True, help="Look after a store.")
+app.add_typer(store_app, name="store")
+
+Sets = Annotated[list[str] | None, typer.Option("--set", help="section.key=value or variable=value; repeatable.")]
+StoreOption = Annotated[Path, typer.Option("--store", "-s", help="Folder of the store.")]
+RecipeArgument = Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe of the package.")]
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"),
+         cold_start: Annotated[bool, typer.Option("--cold-start", help="Make the small model anew (minutes).")] = False,
+         seed: Annotated[int, typer.Option(help="Of the pool and the training.")] = 0,
+         sets: Sets = None,
+         install_seconds: Annotated[float, typer.Option(hidden=True)] = 0.0) -> None:
+    """Run the whole way on a small scale: refresh, train, evaluate, distil, report."""
+    from assay.flows.demo import run_demo
+
+    run_demo(out, fresh_model=cold_start, seed=seed, overrides=tuple(sets or ()), install_seconds=install_seconds)
+
+
+@app.command()
+def refresh(recipe: RecipeArgument, sets: Sets = None,
+            no_model: Annotated[bool, typer.Option("--no-model", help="Only the filters that need no model.")] = False,
+            dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False) -> None:
+    """Refresh a pool of problems: sources in, filters, a snapshot out, every decision in the ledger."""
+    from assay.flows.console import Console
+    from assay.flows.refresh import run_refresh
+    from assay.pipelines.recipe import RefreshRecipe, without_model
+    from assay.pipelines.settings import load
+    from assay.pipelines.snapshot import folder_of
+    from assay.pipelines.store import Store
+
+    loaded = load(recipe_path(recipe), RefreshRecipe, sets or [])
+    loaded = without_model(loaded) if no_model else loaded
+    console = Console()
+    if dry_run:
+        from assay.flows.plan import describe_refresh
+
+        console.say(describe_refresh(loaded))
+        return
+    console.heading(f"Refresh {loaded.name}")
+    snapshot = run_refresh(loaded, console=console)
+    console.say(f"  snapshot {folder_of(Store.open(loaded.store), snapshot.id)}")
+
+
+@app.command()
+def train(recipe: RecipeArgument, sets: Sets = None,
+          resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None) -> None:
+    """Train a model on a curated set."""
+    from assay.flows.console import Console
+    from assay.flows.train import run_training
+    from assay.pipelines.settings import load
+    from assay.rl.recipe import TrainRecipe
+
+    console = Console()
+    result = run_training(load(recipe_path(recipe), TrainRecipe, sets or []), console, resume)
+    console.say(f"  checkpoint {result.checkpoint}")
+
+
+@app.command()
+def evaluate(recipe: RecipeArgument, sets: Sets = None) -> None:
+    """Evaluate models on benchmarks: pass@k, maj@k, thinking budgets, the last model against the first."""
+    from assay.eval.recipe import EvaluateRecipe
+    from assay.flows.evaluate import run_evaluation
+    from assay.pipelines.settings import load
+
+    folder = run_evaluation(load(recipe_path(recipe), EvaluateRecipe, sets or []))
+    typer.echo(f"  report   {folder / 'report.html'}\n  summary  {folder / 'summary.json'}")
+
+
+@app.command()
+def report(results: Annotated[list[Path], typer.Argument(help="Folders of evaluations, runs or demos.")],
+           out: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+           title: Annotated[str, typer.Option(help="Of the page.")] = "assay report") -> None:
+    """One page of several results; of what two have, the later one's counts."""
+    from assay.eval.report import write_report
+    from assay.flows.results import load, merge
+
+    page = write_report(merge([load(f) for f in results]), out.parent, title)
+    page.rename(out)
+    typer.echo(f"  report   {out}")
+
+
+@app.command()
+def replay(file: Annotated[Path, typer.Argument(help="JSONL, JSON or Parquet of somebody's recorded results.")],
+           ks: Annotated[str, typer.Option(help="Comma-separated.")] = "1,4,16",
+           column: Annotated[list[str] | None, typer.Option(help="role=column, where the names are unusual.")] = None,
+           ) -> None:
+    """Statistics of recorded correctness: pass@k, maj@k and best-of-k with intervals."""
+    import polars as pl
+
+    from assay.eval import recorded
+
+    named = dict(c.split("=", 1) for c in column or [])
+    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=4):
+        typer.echo(recorded.replay(recorded.read(file, named or None), [int(k) for k in ks.split(",")]))
+
+
+@app.command()
+def why(problem_id: Annotated[str, typer.Argument(help="Of a problem, or its beginning.")], store: StoreOption) -> None:
+    """A problem's whole way through the refreshes, in plain words."""
+    from assay.pipelines import ledger
+
+    typer.echo(ledger.why(_store(store), problem_id))
+
+
+@app.command()
+def diff(a: str, b: str, store: StoreOption) -> None:
+    """What came in, went out or moved between two snapshots, and why."""
+    import polars as pl
+
+    from assay.pipelines import ledger
+
+    with pl.Config(tbl_rows=-1, fmt_str_lengths=60):
+        typer.echo(ledger.diff(_store(store), a, b))
+
+
+@app.command()
+def sql(query: str, store: StoreOption) -> None:
+    """DuckDB over the store's tables."""
+    import polars as pl
+
+    with pl.Config(tbl_rows=100, fmt_str_lengths=80):
+        typer.echo(_store(store).sql(query))
+
+
+@app.command()
+def model(name: Annotated[str, typer.Argument(help="smollm2-135m")]) -> None:
+    """Prepare a model that comes in a Python package."""
+    from assay.pipelines.models import prepare
+
+    typer.echo(f"  {prepare(name)}")
+
+
+@store_app.command()
+def check(store: StoreOption) -> None:
+    """Look for damage."""
+    findings = _store(store).check()
+    typer.echo("\n".join(findings) or "sound")
+    raise typer.Exit(1 if findings else 0)
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a recipe: a path, or the name of one in the package."""
+    inside = Path(__file__).parent / "recipes" / f"{name}.toml"
+    return inside if not Path(name).exists() and inside.is_file() else Path(name)
+
+
+def _store(path: Path) -> Any:
+    from assay.pipelines.store import Store
+
+    return Store.open(path)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one message without a traceback, exit code 2."""
+    try:
+        app()
+    except AssayError as error:
+        typer.secho(f"{type(error).__name__}: {error}", fg="red", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The whole way on a small scale: refresh a messy pool, train on what is left, measure what the training did."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from assay.eval import distillation
+from assay.eval.evaluation import Evaluation
+from assay.eval.recipe import EvaluateRecipe
+from assay.eval.report import ReportData
+from assay.flows import evaluate, reasoner, train
+from assay.flows.console import Console
+from assay.flows.demo_pool import write_pool
+from assay.flows.distill import distill
+from assay.flows.models import EnginePool
+from assay.flows.results import merge, save
+from assay.pipelines import snapshot as snapshots
+from assay.pipelines.recipe import RefreshRecipe
+from assay.pipelines.settings import load
+from assay.pipelines.store import Store
+from assay.pipelines.verify import Verifier
+from assay.rl.recipe import TrainRecipe
+from assay.rl.trainer import TrainingResult
+
+__all__ = ["RECIPES", "Demo", "run_demo"]
+
+RECIPES = Path(__file__).parent / "recipes"
+HEADLINE_K = 8
+KS = [1, 2, 4, 8, 16]
+
+
+def run_demo(out: Path, *, fresh_model: bool = False, seed: int = 0, overrides: tuple[str, ...] = (),
+             install_seconds: float = 0.0, console: Console | None = None) -> Path:
+    """Run everything into `out`; returns the folder with `report.html` and `summary.json`.
+
+    Args:
+        fresh_model: make the small reasoner anew (minutes) instead of taking the one in the package.
+        overrides: of the training recipe, e.g. `steps=20`.
+    """
+    demo = Demo(out, seed, overrides, console or Console())
+    demo.seconds["install"] = install_seconds
+    with EnginePool(max_model_len=512, dtype="float32") as pool:
+        model = demo.timed("cold_start", lambda: demo.cold_start(fresh_model))
+        demo.timed("refresh", lambda: demo.refresh(model, pool))
+        result = demo.timed("train", lambda: demo.train(model, pool))
+        results, student = demo.timed("evaluate", lambda: demo.evaluate(model, result, pool))
+    return demo.report(result, results, student)
+
+
+@dataclass
+class Demo:
+    """One run of the demo; each part can be run alone."""
+
+    out: Path
+    seed: int
+    overrides: tuple[str, ...]
+    console: Console
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def timed(self, part: str, run: Any) -> Any:
+        """Run a part and keep its seconds."""
+        began = time.perf_counter()
+        made = run()
+        self.seconds[part] = time.perf_counter() - began
+        return made
+
+    @property
+    def store(self) -> Store:
+        """The demo's store."""
+        return Store.open(self.out / "store", create=True)
+
+    def cold_start(self, fresh: bool) -> Path:
+        """The small reasoner: shipped, or made anew."""
+        self.console.heading("1. Cold start")
+        if not fresh:
+            self.console.say(f"  the small reasoner of the package ({reasoner.describe(reasoner.CHECKPOINT)})")
+            return reasoner.CHECKPOINT
+        folder = self.out / "models" / "reasoner"
+        with self.console.progress() as bar:
+            bar.start("fine-tune", reasoner.STEPS)
+            reasoner.make_checkpoint(folder, on_step=lambda s, loss: bar.update(s + 1, reasoner.STEPS, f"loss {loss:.3f}"))
+            bar.end(f"{reasoner.describe(folder)}")
+        return folder
+
+    def refresh(self, model: Path, pool: EnginePool) -> None:
+        """Write the raw pool, then refresh it."""
+        from assay.flows.refresh import run_refresh
+
+        self.console.heading("2. Refresh")
+        write_pool(self.out / "raw", seed=self.seed)
+        recipe = self._load("demo_refresh", RefreshRecipe, model=model)
+        run_refresh(recipe, lambda: pool.get(str(model)), self.console)
+
+    def train(self, model: Path, pool: EnginePool) -> TrainingResult:
+        """Train on the latest snapshot."""
+        self.console.heading("3. Train")
+        recipe = self._load("demo_train", TrainRecipe, model=model, more=(f"seed={self.seed}", *self.overrides))
+        return train.run_training(recipe, self.console, pool=pool)
+
+    def evaluate(self, model: Path, result: TrainingResult, pool: EnginePool) -> tuple[evaluate.Results, Evaluation]:
+        """Base, trained, and a student distilled from the trained one."""
+        self.console.heading("4. Evaluate")
+        recipe = self._load("demo_evaluate", EvaluateRecipe, base=model, trained=result.checkpoint)
+        results = evaluate.Results()
+        with Verifier() as verifier:
+            for m in recipe.models:
+                evaluate.evaluate_model(recipe, m.name, pool.get(m.path), verifier, self.store, results, self.console)
+            problems = train.curated(self.store)
+            student = distill(self.store, pool, verifier, problems, teacher=str(result.checkpoint), student=str(model),
+                              folder=self.out / "models" / "student", instruction=recipe.instruction,
+                              seed=self.seed, console=self.console)
+            alone = recipe.model_copy(update={"budgets": recipe.budgets.model_copy(update={"tokens": ()})})
+            after = evaluate.evaluate_model(alone, "student", pool.get(str(student)), verifier, self.store,
+                                            evaluate.Results(), self.console)
+        return results, after
+
+    def report(self, result: TrainingResult, results: evaluate.Results, student: Evaluation) -> Path:
+        """`report.html`, `summary.json`, PNG, Parquet and CSV into the demo's folder."""
+        self.console.heading("5. Report")
+        began = time.perf_counter()
+        parts = [curation_report(self.store), train.training_report(self.store, result),
+                 results.report(KS, HEADLINE_K), distilled(results, student)]
+        data = merge(parts)
+        self.seconds["total"] = sum(self.seconds.values()) + time.perf_counter() - began
+        data = replace(data, summary={"seconds": self.seconds, **(data.summary or {})})
+        folder = save(data, self.out, "assay demo")
+        self.console.say(f"  report   {folder / 'report.html'}\n  summary  {folder / 'summary.json'}")
+        return folder
+
+    def _load(self, name: str, kind: Any, more: tuple[str, ...] = (), **variables: Path) -> Any:
+        given = {"out": self.out.resolve(), **variables}
+        known = (RECIPES / f"{name}.toml").read_text(encoding="utf-8")
+        sets = [f"{k}={v}" for k, v in given.items() if f"{k} = " in known]
+        return load(RECIPES / f"{name}.toml", kind, [*sets, *more])
+
+
+def curation_report(store: Store, snapshot: str = "latest") -> ReportData:
+    """Funnel, pass rates and counts of a snapshot."""
+    made = snapshots.load(store, snapshot)
+    funnel = made.funnel
+    band = made.recipe["difficulty"]["band"]
+    removed = {r["filter"]: r["rows_in"] - r["rows_out"] for r in funnel.to_dicts()}
+    curation = {"snapshot": made.id, "rows_in": funnel["rows_in"][0], "rows_out": funnel["rows_out"][-1],
+                "removed": removed}
+    return ReportData(summary={"curation": curation}, funnel=funnel, pass_rates=_pass_rates(store, made.id),
+                      band=(band[0], band[1]))
+
+
+def _pass_rates(store: Store, snapshot: str) -> pl.DataFrame:
+    folder = snapshots.folder_of(store, snapshot) / "data"
+    columns = [pl.col("id").alias("problem_id"), "pass_rate"]
+    parts = [pl.read_parquet(folder / f"{split}.parquet").select(*columns, kept=pl.lit(kept))
+             for split, kept in (("train", True), ("rejected", False))
+             if "pass_rate" in pl.read_parquet_schema(folder / f"{split}.parquet")]
+    return pl.concat(parts).drop_nulls("pass_rate").unique("problem_id", maintain_order=True)
+
+
+def distilled(results: evaluate.Results, student: Evaluation) -> ReportData:
+    """Teacher, student before and student after, with the share of the gap that was recovered."""
+    before, teacher = results.evaluations["base"], results.evaluations["RL"]
+    rates = [e.rates("exam") for e in (teacher, before, student)]
+    row = distillation.table(*rates, trained=["exam"]).row(0, named=True)
+    rows, summary = [], {}
+    for name, key, e in (("teacher", "teacher", teacher), ("student before", "student_before", before),
+                         ("student after", "student_after", student)):
+        found = e.pass_at_k([1]).row(0, named=True)
+        summary[key] = {"value": found["estimate"], "low": found["low"], "high": found["high"]}
+        rows.append({"task": "exam", "model": name, "accuracy": found["estimate"], "low": found["low"],
+                     "high": found["high"], "tokens": float(e.samples["tokens"].mean() or 0.0)})  # type: ignore[arg-type]
+    summary |= {k: row[k] for k in ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained",
+                                    "lost")}
+    return ReportData(summary={"distillation": summary}, distillation=pl.DataFrame(rows))
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """`summary.json` of a demo."""
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
