@@ -18,6 +18,7 @@ _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S)
 _OPEN = re.compile(r"<think(?:ing)?>")
 _CLOSE = re.compile(r"</think(?:ing)?>")
 _BOX = re.compile(r"\\(?:begin\s*)?(?:boxed|fbox|framebox)\s*(?=[{\w\\-])")
+_BOXED_ENVIRONMENT = re.compile(r"\\begin\{boxed\}(.*?)\\end\{boxed\}", re.S)
 _ANSWER_TAG = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.S)
 _SIDE_BY_SIDE = re.compile(
     r"(?:[\s,;$、，；&]|\\[,;() ]|\\q?quad|\\text\s*\{\s*(?:and|or|和|或)\s*\}|\b(?:and|or)\b|和|或)*"
@@ -25,13 +26,15 @@ _SIDE_BY_SIDE = re.compile(
 _RETRACTION = re.compile(r"\b(?:wait|recomput\w*|actually|instead|correction|mistake|redo|oops)\b|重新|不对", re.I)
 _STATED = re.compile(
     r"(?:\b(?:answers?|correct (?:option|choice))\b[^\n.:=：。$]{0,60}?(?:\bis\b|\bare\b|\bwould be\b|\bbe\b|[:=：])"
-    r"|答案\s*(?:应该|应)?(?:是|为|[:：])|答\s*[:：]|(?:故|应|所以|因此)?选(?:项|择)?\s*(?=[(（]?[A-J]))"
+    r"|答案\s*(?:应该|应)?(?:是|为|[:：】])|答\s*[:：]|(?:故|应|所以|因此)?选(?:项|择)?\s*(?=[(（]?[A-J]))"
     r"(?:\s*(?:equal to|[:：]))?[\s*]*(.+)",
     re.I,
 )
 _HASHES = re.compile(r"^\s*####\s*(.+)$", re.M)
 _SENTENCE_END = re.compile(r"\.(?=\s|$|\*)|[。！]|</|,?\s+(?:because|since|which|where|so that)\b|，?因为")
 _CONNECTIVE = re.compile(r"^(?:therefore|thus|hence|so|finally|所以|因此|故|综上(?:所述)?|解得?|答)[\s,，:：]*", re.I)
+_CONCLUSION = re.compile(r"\b(?:is|are|equals|be)\s+(\$[^$]+\$|\\\([^$]+?\\\)|-?[\d.,/]*\d)[.!]?$")
+_CHINESE_LEAD = re.compile(r"^[\u4e00-\u9fff]{1,12}(?=[-\d$\\])")
 _PROSE_WORD = re.compile(
     r"(?<![\\A-Za-z])(?!and\b|or\b|sqrt\b|pi\b|sin\b|cos\b|tan\b|log\b)[A-Za-z]{2,}|[\u4e00-\u9fff]{3,}"
 )
@@ -82,6 +85,7 @@ def extract(
         starts_in_thinking: the prompt already opened the thinking block.
     """
     text = strip_thinking(completion, starts_in_thinking)
+    text = _BOXED_ENVIRONMENT.sub(r"\\boxed{\1}", text) if "{boxed}" in text else text
     tags = _ANSWER_TAG.findall(text)
     if tags and tags[-1].strip():
         text = tags[-1]
@@ -120,7 +124,7 @@ def _boxes(text: str) -> list[tuple[int, int, str, bool]]:
         if not closed:
             content = content.split("\n")[0].strip().rstrip("$.")
         inner = _boxes(content) if "box" in content else []
-        content = inner[-1][2] if inner else content
+        content = inner[-1][2] if inner else re.sub(r"^\\text\{[^{}]*\banswer is:?\s*\}", "", content)
         if content.strip():
             found.append((match.start(), stop + 1, content.strip(), closed))
         position = stop + 1
@@ -178,7 +182,7 @@ def _from_phrases(text: str) -> Extraction:
             answer = matches[-1]
             while inner := pattern.search(answer):
                 answer = inner.group(1)
-            answer = _sentence(answer)
+            answer = _CHINESE_LEAD.sub("", _sentence(answer))
             if answer and len(answer) <= LONGEST_ANSWER_CHARS:
                 return Extraction(answer)
     if answer := _last_line(text):
@@ -199,6 +203,8 @@ def _last_line(text: str) -> str | None:
     if not lines:
         return None
     line = lines[-1].strip().strip("*").strip()
+    if match := _CONCLUSION.search(line):
+        return match[1]
     rest = _CONNECTIVE.sub("", line)
     if not _PROSE_WORD.search(rest) and re.search(r"\d|[a-zA-Zπ]", rest):
         return rest.rstrip(".。")

@@ -45,7 +45,7 @@ _CONTROL = {  # escapes that JSON or Python read as control characters
     )
 }
 _FOLD = str.maketrans(
-    {"，": ", ", "、": ", ", "\u200b": "", "∅": "\\emptyset", "ℝ": "\\mathbb{R}"}
+    {"，": ", ", "、": ", ", "\u200b": "", "∅": "\\emptyset", "∠": "\\angle ", "ℝ": "\\mathbb{R}"}
     | dict(zip("−–—﹣×·⋅∙÷⁄∕；：（）【】％＝＋＜＞⩽⩾≦≧º˚′’“”⋯。", "----****///;:()[]%=+<>≤≥≤≥°°''\"\"….", strict=True))
     | dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
     | {chr(0xFEE0 + code): chr(code) for code in range(0x30, 0x7B) if chr(code).isalnum()}
@@ -82,13 +82,16 @@ _TEXT = re.compile(
     r"|textcircled|underline|fbox|boxed)\s*\{([^{}]*)\}"
 )
 _AND_OR = re.compile(r"[\s,]*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])[\s,]*|\s*[,，]?\s*[和或与且]\s*(?=[-\d\\a-zA-Z(±√])")
+_QUALIFIER = re.compile(
+    r"(?<=[\d})\]π∞⟧])[ ,;]*\(?(?:since|because|where|for (?:all|any|every|some|each))(?![a-zA-Z]).*$"
+)
 _SYNONYMS = {
     "no solution": "no solution|no solutions|no real solution|no real solutions|\\emptyset|\\varnothing|⟦⟧"
     "|empty set|the empty set|无解|无实数解|no real roots",
     "undefined": "undefined|does not exist|dne|不存在|not defined",
-    "yes": "yes|是|能|可以",
+    "yes": "yes|是|是的|能|可以",
     "no": "no|否|不是|不能|不可以",
-    "true": "true|对|正确|√|\\checkmark",
+    "true": "true|对|对的|正确|√|\\checkmark",
     "false": "false|错|错误|不正确",
     "all real numbers": "all real numbers|all reals|every real number|\\mathbb{R}|\\R|全体实数|任意实数",
 }
@@ -171,6 +174,7 @@ def _arithmetic(text: str) -> str:
     text = re.sub(r"(?<![\w\\])(?:inf|infinity|oo)(?![a-zA-Z])|无穷大", "∞", text)
     text = re.sub(r"(?<![\w\\])sqrt(?=\s*[({])", r"\\sqrt", text)
     text = re.sub(r"(?<=\d)[eE]([+-]?\d+)(?![\w.])", lambda m: f"*10^{{{int(m.group(1))}}}", text)
+    text = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", "*", text)
     text = re.sub(r"(\d:\d\d)\s*([ap])\.?\s?m?\.*$", r"\1 \2m", text, flags=re.I)
     text = re.sub(r"\^\s*(-?\d{2,}|-\d)(?!\d)", r"^{\1}", text)
     return re.sub(r"(?<![\d./^_{])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])", r"\1\\frac{\2}{\3}", text)
@@ -211,6 +215,7 @@ def _fractions_and_roots(text: str) -> str:
 
 def _trim(text: str) -> str:
     text = text.strip(' ,;:*"`').rstrip(' .,;:*"`')
+    text = _QUALIFIER.sub("", text)
     text = re.sub(r"(?<=.)[,; ]*\(?[a-zA-Z]∈(?:\\mathbb\{)?[ZNQ]\}?(?:\^\W)?\)?$", "", text)  # ..., k ∈ ℤ
     while text[:1] in ("{", "(") and "," not in text and ";" not in text and closing(text, 0) == len(text) - 1:
         text = text[1:-1].strip(" .,;:")
@@ -260,6 +265,7 @@ def word_key(text: str) -> str:
 
 def to_latex(text: str) -> str:
     """A canonical text as LaTeX that latex2sympy reads."""
+    text = re.sub(r"\\?(?<![a-zA-Z])lg(?![a-zA-Z])", r"\\log_{10}", text)
     for symbol, latex in (
         ("*", r"\cdot "),
         ("π", r"\pi "),

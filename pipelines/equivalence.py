@@ -58,7 +58,7 @@ Atom = Callable[[str, str, Policy], "bool | None"]
 _NAME = re.compile(
     r"^(?:\\?[a-zA-Z]\w{0,9}(?:_\{?\w+\}?)?'*(?:\([a-z](?:[,;][a-z])*\))?"
     r"|\\(?:angle|triangle|overline|vec|hat)\s*\{?[A-Za-z ]+\}?"
-    r"|[A-Z][a-z]+(?: [a-z]+)*|[a-z]+(?: [a-z]+)+)$"
+    r"|\\frac\{d[^{}]*\}\{d[^{}]*\}|[A-Z][a-z]+(?: [a-z]+)*|[a-z]+(?: [a-z]+)+)$"
 )
 _VARIABLE = re.compile(r"^(?:[a-zA-Z]|\\?[a-z]{2,7})(?:_\{?\w+\}?)?$")
 _MATRIX = re.compile(
@@ -66,7 +66,10 @@ _MATRIX = re.compile(
     r"|array)\}[)\]|]?$",
     re.S,
 )
+_FUNCTION = re.compile(r"^[a-zA-Z]'*\([^()]*\)$")
+_SET_BUILDER = re.compile(r"^⟦\w(?:∈[^|:]*)?[|:](.+)⟧$")
 _DECIMAL_COMMA = re.compile(r"^(?:-?\d+,\d+ -?\d+\.\d+|-?\d+\.\d+ -?\d+,\d+)$")
+_ANGULAR = re.compile(r"π|sin|cos|tan|cot|sec|csc")
 _RELATION = re.compile(r"[<>≤≥≠]")
 
 
@@ -80,16 +83,16 @@ def compare(gold: str, prediction: str, policy: Policy, atom: Atom | None = None
         return True
     if max(len(gold), len(prediction)) > MAX_CHARS:
         raise ExpressionTooLarge(f"an answer of more than {MAX_CHARS} characters")
-    if policy.letters and (letter := _letter_gold(gold)):
-        return find_choice(prediction) == letter
+    if policy.letters and (_is_letter(gold) or _is_letter(prediction)):
+        return find_choice(gold) == find_choice(prediction)
     if _DECIMAL_COMMA.match(gold + " " + prediction) and gold.replace(",", ".") == prediction.replace(",", "."):
         return True
     pairs = ((a, b) for a in readings(gold) for b in readings(prediction))
     return _any(_same_reading(a, b, policy, atom) for a, b in pairs)
 
 
-def _letter_gold(text: str) -> str | None:
-    return text if len(text) == 1 and "A" <= text <= "J" else None
+def _is_letter(text: str) -> bool:
+    return len(text) == 1 and "A" <= text <= "J"
 
 
 def _any(results: Iterable[bool | None]) -> bool | None:
@@ -178,6 +181,8 @@ def _named(text: str) -> tuple[str, str] | None:
 
 
 def _structured(text: str) -> list[Reading]:
+    if match := _SET_BUILDER.match(text):
+        return list(readings(match[1]))
     if word_key(text) == "all real numbers":
         return [_interval("-∞", "∞", False, False)]
     if "±" in text:
@@ -191,9 +196,18 @@ def _structured(text: str) -> list[Reading]:
             return [Reading("matrix", cells, len(rows[0]))]
     if bracketed := _bracketed(text):
         return bracketed
-    if _RELATION.search(text):
+    outside = _outside_brackets(text)
+    if _RELATION.search(outside):
         return [_inequality(text) or Reading("relation", (text,))]
-    return [Reading("relation", (text,))] if "=" in text else []
+    return [Reading("relation", (text,))] if "=" in outside else []
+
+
+def _outside_brackets(text: str) -> str:
+    for _ in range(text.count("{") + text.count("(")):
+        text, count = re.subn(r"\{[^{}]*\}|\([^()]*\)", "", text)
+        if not count:
+            break
+    return text
 
 
 def _bracketed(text: str) -> list[Reading]:
@@ -254,8 +268,9 @@ def _inequality(text: str) -> Reading | None:
 
 
 def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> bool | None:
-    if a.name and b.name and a.name != b.name and _VARIABLE.match(a.name) and _VARIABLE.match(b.name):
-        return False
+    if a.name and b.name and a.name != b.name:
+        if any(kind.match(a.name) and kind.match(b.name) for kind in (_VARIABLE, _FUNCTION)):
+            return False
     kinds = {a.kind, b.kind}
     if kinds == {"atom"}:
         return _same_atom(a.items[0], b.items[0], policy, atom)
@@ -273,7 +288,7 @@ def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> 
         return compare(a.items[0], b.items[0], policy, atom)
     if "relation" in kinds and (a.equation or b.equation):
         return _symbolic(a.equation or a.items[0], b.equation or b.items[0], policy, atom)
-    if kinds <= {"relation", "interval"} or kinds == {"atom", "matrix"}:
+    if kinds <= {"relation", "interval"} or kinds in ({"atom", "matrix"}, {"relation", "list"}):
         return _symbolic(_written(a), _written(b), policy, atom)
     return False
 
@@ -283,6 +298,9 @@ def _written(reading: Reading) -> str:
         low, high = reading.items
         closed = reading.shape if isinstance(reading.shape, tuple) else (False, False)
         return f"{'[' if closed[0] else '('}{low},{high}{']' if closed[1] else ')'}"
+    if reading.kind == "list":
+        items = [_written(readings(item)[0]) for item in reading.items]
+        return "∪".join(items) if all(item[0] in "([" for item in items) else ",".join(items)
     if reading.kind == "matrix" and isinstance(reading.shape, int):
         rows = [reading.items[i : i + reading.shape] for i in range(0, len(reading.items), reading.shape)]
         return r"\begin{pmatrix}" + r"\\".join("&".join(row) for row in rows) + r"\end{pmatrix}"
@@ -324,8 +342,7 @@ def _same_atom(a: str, b: str, policy: Policy, atom: Atom | None) -> bool | None
     left, right = quantity(a), quantity(b)
     if left and right:
         return same_quantity(left, right, policy.units, policy.percent, policy.base, policy.decimal_digits)
-    worded = (left is None and is_text(a)), (right is None and is_text(b))
-    if any(worded):
+    if (left is None and is_text(split_unit(a)[0])) or (right is None and is_text(split_unit(b)[0])):
         return word_key(a) == word_key(b)
     if len(a) == len(b) == 1:
         return False  # two symbols, and the parser would fold their case
@@ -334,8 +351,8 @@ def _same_atom(a: str, b: str, policy: Policy, atom: Atom | None) -> bool | None
 
 def _symbolic(a: str, b: str, policy: Policy, atom: Atom | None) -> bool | None:
     """Ask mathematics, units aside; different units settle it at once."""
-    if "°" in a + b and "π" in a + b:
-        a, b = a.replace("°", "*π/180"), b.replace("°", "*π/180")
+    if "°" in a + b and _ANGULAR.search(a + b):
+        a, b = (re.sub(r"(\d+(?:\.\d+)?)°", r"(\1*π/180)", side) for side in (a, b))
     (a, unit_a), (b, unit_b) = split_unit(a), split_unit(b)
     if unit_a != unit_b and policy.units != "ignored" and ((unit_a and unit_b) or policy.units == "required"):
         return False

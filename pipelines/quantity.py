@@ -98,7 +98,7 @@ _UNIT_TOKEN = re.compile(r"(平方|立方)?([A-Za-z]+|[\u4e00-\u9fff]+)\.?(?:\^\
 _PERCENT = re.compile(r"\s*(?:%|percentage points?|percent(?:age)?|per cent|pct)$", re.I)
 _DEGREES = re.compile(r"\s*(?:°|degrees?)(?: ?[CF](?![A-Za-z]))?$|度$")
 _TRAILING = re.compile(r"^(.*?[\d})π%])(?:( ?)([A-Za-z\u4e00-\u9fff].*)|\(([A-Za-z\u4e00-\u9fff][^()]*)\))$")
-_NOUN = re.compile(r"[A-Za-z\u4e00-\u9fff][^\d=<>≤≥*/^{}\\;]*")
+_NOUN = re.compile(r"(?=.*(?:[A-Za-z]{3}|[\u4e00-\u9fff]))[A-Za-z\u4e00-\u9fff][^\d=<>≤≥*/^{}\\;]*")
 _CURRENCY = re.compile(r"^(-?)\s*(?:[€£¥₹]|US|Rs\.?|RMB)\s*|[€£¥₹]$")
 _BASED = re.compile(r"^\(?([0-9][0-9A-F]*)\)?(?:_\{?(\d+|two|eight|ten|sixteen)\}?|\s*\(?(?:in )?base[ -](\d+)\)?)$")
 _BASE_WORDS = {"two": 2, "eight": 8, "ten": 10, "sixteen": 16}

@@ -19,6 +19,8 @@ __all__ = ["answer", "equal", "parse"]
 _POINTS = (
     ("13/7", "29/11", "41/17", "5/3", "59/23"),
     ("3", "5", "2", "7", "4"),
+    ("4", "6", "9", "8", "12"),
+    ("4", "6", "9", "8", "12"),
     ("1/3", "2/7", "3/11", "4/13", "5/17"),
     ("-9/5", "-14/9", "-7/4", "-11/8", "-19/7"),
     ("37/5", "-23/9", "31/8", "-43/12", "17/6"),
@@ -91,11 +93,26 @@ def equal(a: str, b: str, policy: Policy) -> bool | None:
         return True
     if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
         return _same_equation(left, right)
+    left, right = _as_set(left, right), _as_set(right, left)
     if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
         same = _same_expression(left, right, a, b, policy)
         if same is not None:
             return same
     return any(math_verify.verify(x, y, timeout_seconds=None) for x, y in ((left, right), (right, left)))
+
+
+def _as_set(side: Any, other: Any) -> Any:
+    """An inequality in one unknown as the real set it states, where the other side is a set."""
+    import sympy
+
+    if not (isinstance(side, sympy.core.relational.Relational) and isinstance(other, sympy.Set)):
+        return side
+    real = sympy.Symbol("x", real=True)
+    try:
+        (unknown,) = side.free_symbols
+        return sympy.solve_univariate_inequality(side.subs(unknown, real).doit(), real, relational=False)
+    except Exception:
+        return side
 
 
 def _refuse_large(expression: Any) -> None:
@@ -104,6 +121,8 @@ def _refuse_large(expression: Any) -> None:
     for node in sympy.preorder_traversal(expression):
         if isinstance(node, sympy.Pow | sympy.factorial) and not node.free_symbols and _bits(node) > MAX_BITS:
             raise ExpressionTooLarge("a power or factorial too large to evaluate")
+        if isinstance(node, sympy.Sum | sympy.Product) and any(_bits(bound) > 17 for bound in node.limits[0][1:]):
+            raise ExpressionTooLarge("a sum or product of too many terms")
 
 
 def _bits(node: Any) -> float:
@@ -128,7 +147,7 @@ def _bits(node: Any) -> float:
 def _same_expression(left: Any, right: Any, a: str, b: str, policy: Policy) -> bool | None:
     """Compare values at fixed points; None when fewer than two points can be evaluated."""
     imaginary = _imaginary(left, right)
-    left, right = left.subs(imaginary), right.subs(imaginary)
+    left, right = _evaluated(left.subs(imaginary)), _evaluated(right.subs(imaginary))
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     if not symbols:
         return _same_constant(left, right, a, b, policy)
@@ -141,6 +160,14 @@ def _same_expression(left: Any, right: Any, a: str, b: str, policy: Policy) -> b
             return False
         seen += 1
     return True if seen >= 2 else None
+
+
+def _evaluated(expression: Any) -> Any:
+    """Sums and integrals in closed form where sympy finds one."""
+    try:
+        return expression.doit()
+    except Exception:
+        return expression
 
 
 def _imaginary(left: Any, right: Any) -> dict[Any, Any]:
