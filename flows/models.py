@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from assay.pipelines.engines import VllmEngine, architecture, model_fingerprint
+from assay.pipelines.models import resolve
 
 __all__ = ["EnginePool"]
 
@@ -24,6 +25,7 @@ class EnginePool:
 
     def get(self, model: str) -> VllmEngine:
         """The engine with the weights of `model`; the one handed out before serves them from now on."""
+        model = resolve(model)
         if self._engine is not None and self._engine.architecture == architecture(model) != {}:
             if self._engine.fingerprint != model_fingerprint(model):
                 self._engine.switch(model)

@@ -33,7 +33,7 @@ from assay.pipelines import sources
 from assay.pipelines.engines import Engine
 from assay.pipelines.errors import RecipeError, SourceError
 from assay.pipelines.ledger import BACK_SCAN
-from assay.pipelines.recipe import RefreshRecipe, recipe_hash
+from assay.pipelines.recipe import NEEDS_MODEL, RefreshRecipe, recipe_hash
 from assay.pipelines.scoring import GRADED, Scoring
 from assay.pipelines.snapshot import Snapshot
 from assay.pipelines.store import SCHEMAS, Store
@@ -50,6 +50,7 @@ REMEDY = {
     "answer": "Raise max_chars in [answer], or check which field of the source is the answer.",
     "duplicates": "Raise threshold in [duplicates].",
     "contamination": "The sources are the benchmarks: use other sources, or fewer [[benchmarks]].",
+    "max_scored": "Raise max_scored.",
     "shortcut": "Take fewer samples in [shortcut], or harder sources.",
     "difficulty": "Widen band in [difficulty], or change [model]: a stronger one if too_hard leads, a weaker "
     "one if too_easy does; raise max_tokens if unknown_pass_rate does.",
@@ -100,7 +101,7 @@ class Refresh:
     ) -> None:
         self.store, self.recipe, self.verifier = store, recipe, verifier
         self.scoring = Scoring(store, recipe, engine, verifier, progress)
-        self.steps: tuple[str, ...] = ("parse", *recipe.ladder)
+        self.steps = _steps(recipe)
         self.time = snapshots.now()
         self.id = snapshots.new_id(recipe_hash(recipe), self.time)
         self.pool = pl.DataFrame(schema=SCHEMAS["problems"])
@@ -194,10 +195,10 @@ class Refresh:
         """With a verifier, also what it cannot read; programs have tests instead of a gold."""
         pool = self.pool
         if self.verifier is not None:
-            golds = pool.filter(pl.col("kind") == "math").select("id", gold=pl.col("answer").fill_null(""))
-            faults = self.verifier.gold_faults(golds["gold"].to_list())
-            found = golds.select("id", pl.Series("gold_fault", faults, dtype=pl.String))
-            pool = pool.join(found, on="id", how="left", maintain_order="left")
+            golds = pool.filter(pl.col("kind") == "math", pl.col("answer").is_not_null())["answer"].unique()
+            faults = self.verifier.gold_faults(golds.to_list())
+            known = pl.DataFrame({"answer": golds, "gold_fault": faults}, schema_overrides={"gold_fault": pl.String})
+            pool = pool.join(known, on="answer", how="left", maintain_order="left")
         return answers.decide(pool, max_chars=self.recipe.answer.max_chars)
 
     def _duplicates(self) -> pl.DataFrame:
@@ -210,6 +211,14 @@ class Refresh:
         model = self.recipe.contamination.embeddings
         vectors = _embed(model, self.pool["problem"].to_list()) if model else None
         return contamination.decide(self.pool, self._index, vectors)
+
+    def _max_scored(self) -> pl.DataFrame:
+        """The first by a hash of their ids, so that the same problems are drawn again as long as they are there."""
+        size = self.recipe.max_scored
+        assert size is not None
+        return selection.decide(self.pool, size, self.recipe.selection.seed, None).with_columns(
+            reason=pl.when(~pl.col("keep")).then(pl.lit("not_scored"))
+        )
 
     def _shortcut(self) -> pl.DataFrame:
         """Guessable first, since it costs nothing; the others are asked for direct answers."""
@@ -282,6 +291,15 @@ class Refresh:
         )
         columns = ("id", "filter", "reason", "evidence")
         return self._problems.join(found.select(columns), on="id", maintain_order="left")
+
+
+def _steps(recipe: RefreshRecipe) -> tuple[str, ...]:
+    """The parse, the ladder, and the cap on scoring before the first filter that needs a model."""
+    ladder = list(recipe.ladder)
+    first = next((i for i, name in enumerate(ladder) if name in NEEDS_MODEL), None)
+    if recipe.max_scored is not None and first is not None:
+        ladder.insert(first, "max_scored")
+    return ("parse", *ladder)
 
 
 def benchmark_index(recipe: RefreshRecipe) -> tuple[contamination.BenchmarkIndex, list[dict[str, Any]]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.pipelines.errors import EngineError, ModelError
+from assay.pipelines.models import resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,7 +140,9 @@ class VllmEngine:
 
     def __init__(self, model: str | Path, *, max_model_len: int = 2048, dtype: str = "auto", max_num_seqs: int = 256,
                  gpu_memory_utilization: float = 0.6, kv_cache_gib: int = 1, seed: int = 0) -> None:
-        _check_model(model)
+        model = resolve(model)
+        if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
+            raise ModelError(f"{model}: no config.json; give a folder in the Hugging Face layout.")
         _prepare_environment(kv_cache_gib)
         from vllm import LLM
 
@@ -274,14 +277,6 @@ def _check_lengths(requests: Sequence[Request], max_model_len: int) -> None:
         if len(request.prompt_ids) >= max_model_len:
             raise EngineError(f"request {request.key}: the prompt has {len(request.prompt_ids)} tokens and "
                               f"max_model_len is {max_model_len}; raise it, or drop problems of that length.")
-
-
-def _check_model(model: str | Path) -> None:
-    folder = Path(model)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelError(f"{folder}: no config.json; give a folder in the Hugging Face layout.")
-    if not folder.exists() and (folder.is_absolute() or str(model).startswith(".") or str(model).count("/") != 1):
-        raise ModelError(f"{model}: no such folder, and not a Hub id (owner/name).")
 
 
 def _prepare_environment(kv_cache_gib: int) -> None:

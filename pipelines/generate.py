@@ -76,12 +76,16 @@ def plan(store: Store, engine: Engine, problems: pl.DataFrame, *, mode: str, sam
          seed: int = 0, instruction: str | None = None, first_sample: int = 0) -> Plan:
     """Which samples `first_sample` to `first_sample + samples - 1` of every problem are wanted, which are missing.
 
+    A problem whose prompt leaves no room for a token gets no samples, and so an unknown pass rate.
+
     Args:
         problems: columns `id`, `problem`.
     """
     wanted = []
     for problem_id, text in problems.select("id", "problem").iter_rows():
         prompt = render(engine.tokenizer, text, mode, instruction)
+        if len(prompt) >= engine.max_model_len:
+            continue
         for index in range(first_sample, first_sample + samples):
             one = sample_seed(seed, problem_id, mode, index)
             key = generation_key(engine.fingerprint, prompt, sampling, problem_id, mode, index, one)

@@ -11,7 +11,7 @@ from assay.pipelines.settings import LocalPath, ModelName, Section, load, recipe
 
 __all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Duplicates", "Export", "Format",
            "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Shortcut", "Source",
-           "SuspectGold", "Table", "load", "recipe_hash", "resolved_json"]  # fmt: skip
+           "SuspectGold", "Table", "load", "recipe_hash", "resolved_json", "without_model"]  # fmt: skip
 
 Filter = Literal[
     "format", "answer", "duplicates", "contamination", "shortcut", "difficulty", "suspect_gold", "selection"
@@ -262,6 +262,9 @@ class RefreshRecipe(Section):
         *("shortcut", "difficulty", "suspect_gold", "selection"),
     )
     """Filters in the order in which they run."""
+    max_scored: Count | None = None
+    """At most so many problems go on to the filters that need a model, drawn by a hash of their ids; the others are
+    rejected as `not_scored`. All when not given."""
     format: Format = Format()
     answer: Answer = Answer()
     duplicates: Duplicates = Duplicates()
@@ -291,6 +294,12 @@ class RefreshRecipe(Section):
                 f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out"
             )
         return self
+
+
+def without_model(recipe: RefreshRecipe) -> RefreshRecipe:
+    """The recipe with only the filters that need no model."""
+    ladder = tuple(f for f in recipe.ladder if f not in NEEDS_MODEL)
+    return recipe.model_copy(update={"ladder": ladder, "model": None, "max_scored": None})
 
 
 def _twice(names: Iterable[str]) -> str | None:

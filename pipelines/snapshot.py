@@ -152,9 +152,18 @@ def card(snapshot: Snapshot, kept: pl.DataFrame, rejected: pl.DataFrame, back_sc
         _table("Benchmarks", ["name", "revision", "sha256", "rows"], _benchmark_rows(snapshot.benchmarks)),
         _table("Older snapshots with items of these benchmarks", ["snapshot", "stage", "rows"], _hits(back_scan)),
         _table("Difficulty", ["bucket", "rows"], _bucket_rows(kept)),
-        f"## Recipe\n\n```json\n{json.dumps(snapshot.recipe, indent=1, ensure_ascii=False)}\n```",
+        f"## Recipe\n\n```json\n{json.dumps(_said(snapshot.recipe), indent=1, ensure_ascii=False)}\n```",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _said(value: Any) -> Any:
+    """A recipe as others can use it: without nulls, and without the folders of the machine that ran it."""
+    if isinstance(value, dict):
+        items = {name: item for name, item in value.items() if item not in (None, {}, [])}
+        local = {"path": lambda path: Path(path).name if Path(path).is_absolute() else path}
+        return {n: local.get(n, _said)(item) for n, item in items.items() if n not in ("store", "variables")}
+    return [_said(item) for item in value] if isinstance(value, list) else value
 
 
 def _front_matter(name: str, kept: pl.DataFrame, rejected: pl.DataFrame) -> str:

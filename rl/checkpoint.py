@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from assay.pipelines.errors import ModelError
+from assay.pipelines.models import resolve
 
 __all__ = ["latest_checkpoint", "load_model", "load_state", "save_checkpoint", "save_model"]
 
@@ -30,7 +31,7 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype).eval()
+        return AutoModelForCausalLM.from_pretrained(resolve(folder), dtype=dtype).eval()
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder}: not a model that transformers can load ({error}); give a folder with config.json, "
                          "tokenizer and safetensors weights, or a Hub id.") from error

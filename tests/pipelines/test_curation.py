@@ -53,7 +53,7 @@ def row(n: int) -> dict[str, Any]:
 class Tokenizer:
     """Characters as tokens, and a template with a mark for direct mode."""
 
-    chat_template = "given"
+    chat_template = "{{ messages }}{{ enable_thinking }}"
     name_or_path = "characters"
 
     def apply_chat_template(self, messages: list[dict[str, str]], enable_thinking: bool, **_: object) -> str:
@@ -88,9 +88,9 @@ class Oracle:
         self.calls.append(f"{n}{'d' if direct else ''}")
         i = self.seen[n, direct] = self.seen.get((n, direct), -1) + 1  # type: ignore[index]
         right = n in self.direct if direct else i % 8 < self.skill.get(n, 4)
-        stop = "length" if n in self.silent and not direct else "stop"
-        return Completion(request.key, [1], [0.0], "so" if stop == "length" else f"\\boxed{{{100 + n if right else 7}}}",
-                          stop, 0.1)  # fmt: skip
+        if n in self.silent and not direct:
+            return Completion(request.key, [1], [0.0], "so far", "length", 0.1)
+        return Completion(request.key, [1], [0.0], f"\\boxed{{{100 + n if right else 7}}}", "stop", 0.1)
 
 
 @pytest.fixture
@@ -232,11 +232,9 @@ def test_adaptive_sampling_goes_on_for_the_doubtful_only(place, verifier):
     sets = ["difficulty.adaptive=true", "difficulty.max_samples=32"]
     refresh(store_of(place), recipe(place, "difficulty", sets=sets), engine=engine, verifier=verifier)
     samples = {n: engine.calls.count(str(n)) for n in range(6)}
-    assert samples == {0: 32, 1: 32, 2: 8, 3: 8, 4: 8, 5: 8} or samples[0] == 32
-    assert samples[2] < 32
+    assert samples == {0: 32, 1: 16, 2: 16, 3: 16, 4: 16, 5: 16}  # 4/8 is 0.20-0.80, 8/16 is 0.27-0.73
     rates = dict(kept(store_of(place)).select("answer", "samples").rows())
-    assert rates["100"] == 32
-    assert rates["102"] == samples[2]
+    assert rates == {"100": 32, "102": 16, "103": 16, "104": 16, "105": 16}
 
 
 def test_the_engine_is_made_only_when_samples_are_needed(place, verifier):

@@ -23,7 +23,8 @@ def made(name: str = "20260314-030000-aaaaaa") -> Snapshot:
         id=name,
         parent=None,
         recipe_hash="f" * 64,
-        recipe={"name": "a | b", "difficulty": {"band": [0.2, 0.8]}},
+        recipe={"name": "a | b", "store": "/home/me/s", "difficulty": {"band": [0.2, 0.8], "unknown": None},
+                "sources": [{"path": "/home/me/sums.jsonl"}], "model": {"path": "owner/name"}},
         benchmarks=[{"name": "math500", "revision": "v1", "hash": "0" * 64, "rows": 500}],
         funnel=pl.DataFrame([(*row[:3], json.dumps(row[3])) for row in funnel], schema=FUNNEL, orient="row"),
         time=datetime(2026, 3, 14, 3),
@@ -94,8 +95,15 @@ def test_the_card_tells_where_it_comes_from(store):
     text = snapshots.card(replace(made(), parent="old-1"), kept(), rejected(), hits)
     assert "| difficulty | 4 | 2 | too_hard 1, too_easy 1 |" in text
     assert f"| math500 | v1 | {'0' * 64} | 500 |" in text
-    assert '"band": [\n   0.2,' in text
+    assert "/home/me" not in text
     assert "after snapshot old-1" in text
+    recipe = json.loads(text.split("```json\n")[1].split("```")[0])
+    assert recipe == {
+        "name": "a | b",
+        "difficulty": {"band": [0.2, 0.8]},
+        "sources": [{"path": "sums.jsonl"}],
+        "model": {"path": "owner/name"},
+    }
     assert "| old-1 | ngram | 1 |" in text
     assert front_matter(text)["license"] == "mit"
     mixed = kept().with_columns(license=pl.when(pl.col("id") == "a").then(pl.lit("MIT")))

@@ -1,0 +1,35 @@
+# make demo   everything on a small scale, from a bare machine to a report
+# make test   the whole test suite            make lint   ruff and mypy
+# make bench  speed and memory, side by side  make setup  only the environment
+PYTHON ?= python3
+BIN := .venv/bin
+# In the package's directory, so that a change of the lock or of the version installs anew.
+STAMP := .venv/.installed-$(shell cat locks/cpu.txt locks/models.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
+
+.PHONY: setup demo test lint bench lock clean
+setup: $(STAMP)
+
+$(STAMP):
+	@PYTHON="$(PYTHON)" sh locks/install.sh
+	@rm -f .venv/.installed-*; date +%s > $(STAMP)
+
+demo:
+	@began=$$(date +%s); $(MAKE) --no-print-directory setup && \
+	$(BIN)/assay demo --install-seconds $$(( $$(date +%s) - began )) $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p assay
+
+bench: setup
+	$(BIN)/python -m tests.bench $(ARGS)
+
+# Compile the lock anew: the newest versions that fit together.
+lock:
+	sh locks/compile.sh
+
+clean:
+	rm -rf .venv build dist *.egg-info src/*.egg-info

@@ -1,0 +1,63 @@
+"""Shared by all tests: one vLLM engine a process, temporary Prefect and cache folders, and this checkout's package."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="assay-prefect-")
+
+
+def pytest_sessionstart() -> None:
+    """Refuse to test a package that was installed from another checkout."""
+    import assay
+
+    found = Path(assay.__file__).resolve()
+    if ROOT not in found.parents:
+        raise pytest.UsageError(f"assay is installed from {found}, not from {ROOT}: run `make setup` here.")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first; the order within each kind stays."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(scope="session")
+def reasoner() -> Path:
+    """The small reasoner's checkpoint."""
+    from assay.flows.reasoner import CHECKPOINT
+
+    return CHECKPOINT
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[object]:
+    """Engines by model; the small reasoner's is started once for the whole session."""
+    from assay.flows.models import EnginePool
+
+    with EnginePool(max_model_len=512, dtype="float32") as pool:
+        yield pool
+
+
+@pytest.fixture
+def engine(pool: object, reasoner: Path) -> object:
+    """vLLM with the small reasoner's own weights, whatever an earlier test loaded."""
+    return pool.get(str(reasoner))  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data beside the checkout; tests that need it are skipped where it is not there."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder of real data is not beside this checkout")
+    return SHARED

@@ -1,0 +1,128 @@
+"""Sampling and grading against a real store and a real engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from assay.pipelines import generate
+from assay.pipelines.engines import ReplayEngine, Sampling, VllmEngine
+from assay.pipelines.store import Store
+from assay.pipelines.verify import Policy, Verifier
+
+PROBLEMS = pl.DataFrame({"id": [f"p{i}" for i in range(10)],
+                         "problem": [f"What is {i + 2} + {i}?" for i in range(10)],
+                         "answer": [str(2 * i + 2) for i in range(10)]})
+SAMPLING = Sampling(max_tokens=48)
+
+
+def take(store: Store, engine: object, samples: int, problems: pl.DataFrame = PROBLEMS, **more: object) -> pl.DataFrame:
+    return generate.sample(store, engine, problems, mode="think", samples=samples, sampling=SAMPLING,  # type: ignore[arg-type]
+                           **more)  # type: ignore[arg-type]
+
+
+def test_only_what_is_missing_is_sampled(engine: VllmEngine, tmp_path: Path) -> None:
+    store, calls = Store.open(tmp_path / "s", create=True), []
+    first = take(store, engine, 2, progress=lambda d, t: calls.append((d, t)))
+    assert calls[-1] == (20, 20)
+    assert first.select("problem_id", "sample").rows() == [(f"p{i}", s) for i in range(10) for s in range(2)]
+    calls.clear()
+    more = take(store, engine, 3, progress=lambda d, t: calls.append((d, t)))
+    assert calls[-1] == (10, 10)
+    assert more.filter(pl.col("sample") < 2)["text"].to_list() == first["text"].to_list()
+    plan = generate.plan(store, engine, PROBLEMS, mode="think", samples=4, sampling=SAMPLING)
+    assert plan.describe().startswith("think: 40 samples wanted, 30 recorded, 10 to sample")
+    assert store.scan("generations").collect().height == 30
+
+
+def test_other_sampling_other_weights_other_seed_are_other_generations(engine: VllmEngine, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    keys = set(take(store, engine, 1)["key"])
+    hotter = generate.plan(store, engine, PROBLEMS, mode="think", samples=1, sampling=Sampling(1.1, max_tokens=48))
+    reseeded = generate.plan(store, engine, PROBLEMS, mode="think", samples=1, sampling=SAMPLING, seed=1)
+    direct = generate.plan(store, engine, PROBLEMS, mode="direct", samples=1, sampling=SAMPLING)
+    assert all(len(p.missing) == 10 and not keys & set(p.keys) for p in (hotter, reseeded, direct))
+
+
+def test_two_problems_with_one_text_have_samples_of_their_own(engine: VllmEngine, tmp_path: Path) -> None:
+    twins = pl.DataFrame({"id": ["a", "b"], "problem": ["What is 3 + 4?"] * 2, "answer": ["7", "8"]})
+    store = Store.open(tmp_path / "s", create=True)
+    rows = take(store, engine, 8, twins)
+    assert rows["key"].n_unique() == 16
+    with Verifier(workers=1) as verifier:
+        graded = generate.grade(store, verifier, twins, rows)
+    right = graded.group_by("problem_id").agg((pl.col("status") == "correct").sum())
+    assert dict(right.rows())["a"] > dict(right.rows())["b"]
+
+
+def test_verdicts_are_kept_until_the_gold_or_the_policy_changes(engine: VllmEngine, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    rows = take(store, engine, 2)
+    with Verifier(workers=1) as verifier:
+        first = generate.grade(store, verifier, PROBLEMS, rows)
+        assert generate.grade(store, verifier, PROBLEMS, rows).equals(first)
+        assert store.scan("verdicts").collect().height == 20
+        repaired = PROBLEMS.with_columns(answer=pl.when(pl.col("id") == "p3").then(pl.lit("99")).otherwise("answer"))
+        changed = generate.grade(store, verifier, repaired, rows)
+        assert store.scan("verdicts").collect().height == 22
+        assert set(changed.filter(pl.col("problem_id") == "p3")["status"]) <= {"wrong", "truncated"}
+        generate.grade(store, verifier, PROBLEMS, rows, Policy(percent="required"))
+        assert store.scan("verdicts").collect().height == 42
+    assert first["problem_id"].to_list() == rows["problem_id"].to_list()
+
+
+def test_what_was_recorded_is_read_by_a_replay_engine_without_a_model(engine: VllmEngine, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    rows = take(store, engine, 2)
+    silent = ReplayEngine([], engine.tokenizer, engine.fingerprint, engine.max_model_len)
+    assert take(store, silent, 2).equals(rows)
+
+
+def test_a_prompt_too_long_gets_no_samples_and_stops_nobody(engine: VllmEngine, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    problems = pl.concat([PROBLEMS.head(1), pl.DataFrame({"id": ["long"], "problem": ["7" * 2000], "answer": ["1"]})])
+    assert take(store, engine, 2, problems)["problem_id"].to_list() == ["p0", "p0"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_completed_to_the_rows_of_an_uninterrupted_one(engine: VllmEngine, tmp_path: Path) -> None:
+    """SIGKILL after 0.2 to 1.2 s of sampling, twice; nothing is doubled and nothing differs."""
+    script = textwrap.dedent("""
+        import sys, polars as pl
+        from assay.pipelines import generate
+        from assay.pipelines.engines import Sampling, VllmEngine
+        from assay.pipelines.store import Store
+        from assay.flows.reasoner import CHECKPOINT
+        problems = pl.read_parquet(sys.argv[2])
+        engine = VllmEngine(CHECKPOINT, max_model_len=512, dtype="float32", max_num_seqs=16)
+        print("ready", flush=True)
+        generate.FLUSH_SECONDS = 0.1
+        generate.sample(Store.open(sys.argv[1], create=True), engine, problems, mode="think", samples=24,
+                        sampling=Sampling(max_tokens=48), progress=lambda d, t: print(d, flush=True))
+        """)
+    PROBLEMS.write_parquet(tmp_path / "problems.parquet")
+    arguments = [sys.executable, "-c", script, str(tmp_path / "killed"), str(tmp_path / "problems.parquet")]
+    for wait in (0.3, 0.9):
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert child.stdout is not None
+        assert any(line.strip() == "ready" for line in child.stdout)
+        child.stdout.readline()
+        time.sleep(wait)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    killed, whole = Store.open(tmp_path / "killed"), Store.open(tmp_path / "whole", create=True)
+    recorded = killed.scan("generations").collect()
+    assert 0 < recorded.height < 240
+    assert killed.check() == []
+    done, expected = take(killed, engine, 24), take(whole, engine, 24)
+    columns = ["key", "problem_id", "sample", "seed", "token_ids", "text", "finish_reason"]
+    assert done.select(columns).equals(expected.select(columns))
+    assert killed.scan("generations").collect()["key"].n_unique() == killed.scan("generations").collect().height == 240
