@@ -23,11 +23,11 @@ def interval(correct: np.ndarray, wrong: np.ndarray, confidence: float) -> tuple
     The low end is 0 when nothing was right and the high end 1 when nothing was wrong, so that coverage holds
     at the edges. Nothing scored gives nan. Source: Brown, Cai, DasGupta 2001, Statistical Science 16(2).
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     tail = (1 - confidence) / 2
-    low = np.where(correct == 0, 0.0, beta.ppf(tail, correct + 0.5, wrong + 0.5))
-    high = np.where(wrong == 0, 1.0, beta.ppf(1 - tail, correct + 0.5, wrong + 0.5))
+    low = np.where(correct == 0, 0.0, betaincinv(correct + 0.5, wrong + 0.5, tail))
+    high = np.where(wrong == 0, 1.0, betaincinv(correct + 0.5, wrong + 0.5, 1 - tail))
     unknown = correct + wrong == 0
     return np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
 
@@ -173,7 +173,7 @@ def undecided(rates: pl.DataFrame, low: float = 0.2, high: float = 0.8, max_samp
 
 def _doubt(rates: pl.DataFrame, edge: float, max_samples: int) -> np.ndarray:
     """Posterior mass on the edge's less likely side; 0 where the edge is settled or out of reach."""
-    from scipy.stats import beta
+    from scipy.special import betainc
 
     correct, wrong, samples, rate, below, above = (
         rates[c].to_numpy() for c in ("correct", "wrong", "samples", "pass_rate", "low", "high")
@@ -181,5 +181,5 @@ def _doubt(rates: pl.DataFrame, edge: float, max_samples: int) -> np.ndarray:
     left = max_samples - samples
     total = correct + wrong + left
     reachable = np.where(rate < edge, (correct + left) / total >= edge, correct / total <= edge)
-    mass = beta.cdf(edge, correct + 0.5, wrong + 0.5)
+    mass = betainc(correct + 0.5, wrong + 0.5, edge)
     return np.where((below < edge) & (edge < above) & reachable, np.minimum(mass, 1 - mass), 0.0)

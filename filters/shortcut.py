@@ -104,7 +104,7 @@ def _place(gold: str, texts: list[str]) -> int | None:
 
 
 def _count(uses: pl.DataFrame) -> pl.DataFrame:
-    from scipy.stats import binom
+    from scipy.special import bdtrc
 
     rule = ["source", "rule"]
     by_rule = uses.group_by(rule).agg(
@@ -121,7 +121,7 @@ def _count(uses: pl.DataFrame) -> pl.DataFrame:
         chance=pl.when(is_option).then("own_chance").otherwise(pl.coalesce("mean_chance", one_of_golds)),
     )
     hits = found["hits"].cast(pl.Int64).to_numpy()
-    tail = binom.sf(hits - 1, found["n"].to_numpy(), found["chance"].to_numpy())
+    tail = bdtrc(hits - 1, found["n"].cast(pl.Int64).to_numpy(), found["chance"].to_numpy())
     lift = (pl.col("hits") / pl.col("n") - pl.col("chance")) / (1 - pl.col("chance"))
     columns = ("source", "rule", "guess", "hits", "n", "chance")
     return found.select(*columns, lift=lift).with_columns(pl.Series("p", tail, pl.Float64))

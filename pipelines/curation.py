@@ -24,6 +24,7 @@ from assay.filters import (
     answers,
     contamination,
     difficulty,
+    duplicates,
     selection,
     shortcut,
     suspect_gold,
@@ -110,6 +111,7 @@ class Refresh:
         self._decisions: dict[str, pl.DataFrame] = {}
         self._funnel: list[dict[str, Any]] = []
         self._graded = pl.DataFrame(schema=GRADED)
+        self._copies: pl.DataFrame | None = None
         self._index: contamination.BenchmarkIndex | None = None
         self.back_scan = NO_HITS
 
@@ -202,9 +204,9 @@ class Refresh:
         return answers.decide(pool, max_chars=self.recipe.answer.max_chars)
 
     def _duplicates(self) -> pl.DataFrame:
-        from assay.filters import duplicates
-
-        return duplicates.decide(self.pool, threshold=self.recipe.duplicates.threshold)
+        decisions = duplicates.decide(self.pool, threshold=self.recipe.duplicates.threshold)
+        self._copies = duplicates.sources_of(self.pool, decisions)
+        return decisions
 
     def _contamination(self) -> pl.DataFrame:
         self._index, self.benchmarks = benchmark_index(self.recipe)
@@ -281,7 +283,11 @@ class Refresh:
         return problems.join(columns, left_on="id", right_on="problem_id", how="left", maintain_order="left")
 
     def _kept(self) -> pl.DataFrame:
-        return self._with_rates(self.pool)
+        """The pool with its pass rates, and with the sources and the number of the copies dropped for each row."""
+        rows = self._with_rates(self.pool)
+        if self._copies is not None:
+            return rows.join(self._copies, on="id", how="left", maintain_order="left")
+        return rows.with_columns(sources=pl.concat_list("source"), copies=pl.lit(0, pl.Int64))
 
     def _rejected(self) -> pl.DataFrame:
         """Every row that some filter rejected, with the first that did."""
@@ -295,7 +301,7 @@ class Refresh:
 
 def _steps(recipe: RefreshRecipe) -> tuple[str, ...]:
     """The parse, the ladder, and the cap on scoring before the first filter that needs a model."""
-    ladder = list(recipe.ladder)
+    ladder: list[str] = list(recipe.ladder)
     first = next((i for i, name in enumerate(ladder) if name in NEEDS_MODEL), None)
     if recipe.max_scored is not None and first is not None:
         ladder.insert(first, "max_scored")

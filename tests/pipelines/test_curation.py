@@ -137,7 +137,7 @@ def test_the_whole_ladder(place, verifier):
     others = [{"q": bench, "a": "3"}, {"q": "Prove that 2 is even.", "a": "proof"}, {"q": text(6), "a": ""}, "{broken"]
     write(place / "sums.jsonl", [row(n) for n in range(6)] + others)
     engine = Oracle({0: 0, 1: 8}, direct=[2], silent=[3])
-    ladder = ("format", "answer", "contamination", "shortcut", "difficulty", "suspect_gold", "selection")
+    ladder = ("format", "answer", "duplicates", "contamination", "shortcut", "difficulty", "suspect_gold", "selection")
     made = refresh(store_of(place), recipe(place, *ladder), engine=engine, verifier=verifier)
     store = store_of(place)
     assert numbers(kept(store)) == {4, 5}
@@ -152,8 +152,8 @@ def test_the_whole_ladder(place, verifier):
         text(3): ("difficulty", "unknown_pass_rate"),
     }
     assert [(r["filter"], r["rows_in"], r["rows_out"]) for r in made.funnel.to_dicts()] == [
-        ("parse", 10, 9), ("format", 9, 8), ("answer", 8, 7), ("contamination", 7, 6), ("shortcut", 6, 5),
-        ("difficulty", 5, 2), ("suspect_gold", 2, 2), ("selection", 2, 2),
+        ("parse", 10, 9), ("format", 9, 8), ("answer", 8, 7), ("duplicates", 7, 7), ("contamination", 7, 6),
+        ("shortcut", 6, 5), ("difficulty", 5, 2), ("suspect_gold", 2, 2), ("selection", 2, 2),
     ]  # fmt: skip
     for step in made.funnel.to_dicts():
         assert step["rows_in"] - sum(json.loads(step["reasons"]).values()) == step["rows_out"]
@@ -294,6 +294,23 @@ def test_reformulated_problems_travel_on_as_open_ones(place):
     refresh(store_of(place), recipe(place, "format", sets=["format.multiple_choice=reformulate"]))
     rows = {r["answer"]: r["problem"] for r in kept(store_of(place)).to_dicts()}
     assert rows["144"].strip() == question
+
+
+def test_a_repeated_file_is_sampled_once_and_both_counts_are_reported(place, verifier):
+    write(place / "sums.jsonl", [row(n) for n in range(6)] * 100)
+    write(place / "more.jsonl", [row(0) | {"q": text(0).upper()}, row(7)])
+    with (place / "recipe.toml").open("w") as file:
+        file.write(RECIPE.format(ladder='["duplicates", "difficulty"]'))
+        file.write('[[sources]]\nname = "more"\npath = "more.jsonl"\nproblem = "q"\nanswer = "a"\n')
+    store, engine = store_of(place), Oracle({})
+    made = refresh(store, load(place / "recipe.toml", RefreshRecipe), engine=engine, verifier=verifier)
+    assert made.funnel.rows()[1] == ("duplicates", 602, 7, '{"exact_duplicate": 595}')
+    assert len(engine.calls) == 7 * 8
+    rows = {r["answer"]: (r["source"], r["sources"], r["copies"]) for r in kept(store).to_dicts()}
+    assert rows["100"] == ("sums", ["sums", "more"], 100)
+    assert rows["101"] == ("sums", ["sums"], 99)
+    assert rows["107"] == ("more", ["more"], 0)
+    assert pl.read_parquet(snapshots.folder_of(store, made.id) / "rejected/train.parquet").height == 595
 
 
 def test_selection_by_bucket_and_without_a_size(place, verifier):
