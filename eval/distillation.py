@@ -57,8 +57,8 @@ def changes(before: pl.DataFrame, after: pl.DataFrame, k: int = 1) -> pl.DataFra
     With several samples an item, part of these changes is sampling noise: judge them by `table`'s `p`.
     """
     gain = pl.col("after") - pl.col("before")
-    change = pl.when(gain > 0).then(pl.lit("gained")).when(gain < 0).then(pl.lit("lost"))
-    change = change.otherwise(pl.lit("same"))
+    moved = pl.when(gain > 0).then(pl.lit("gained")).when(gain < 0).then(pl.lit("lost"))
+    change = moved.otherwise(pl.lit("same"))
     return _joined(before, after, k).select(*KEY, "before", "after", change=change)
 
 

@@ -202,4 +202,4 @@ def _cluster_sums(residuals: Floats, clusters: Sequence[object] | None) -> Float
     if len(clusters) != len(residuals):
         raise ValueError(f"{len(residuals)} values and {len(clusters)} clusters; give one label a value.")
     _, index = np.unique(np.asarray(clusters), return_inverse=True)
-    return np.bincount(index, weights=residuals)
+    return np.bincount(index, weights=residuals).astype(np.float64)

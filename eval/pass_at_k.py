@@ -93,9 +93,9 @@ def _miss(n: Ints, c: Ints, k: Ints) -> Floats:
 
 
 def _miss_table(n: int, k: int, largest_c: int) -> Floats:
-    """Miss probability at c = 0..largest_c: Π_{j=n-c+1..n} (1 - k/j), and 0 once fewer than k are wrong."""
+    """Miss probability at c = 0..largest_c: Π_{j=n-c+1..n} (1 - k/j), 0 from the factor j = k on."""
     j = np.arange(n, n - largest_c, -1, dtype=np.float64)
-    return np.concatenate([[1.0], np.cumprod(np.maximum(1.0 - k / j, 0.0))])
+    return np.concatenate([[1.0], np.cumprod(1.0 - k / j)])
 
 
 def _groups(n: Ints, k: Ints) -> tuple[Ints, list[int]]:

@@ -50,6 +50,17 @@ def test_unscored_samples_and_items_leave_the_comparison():
     assert found["high"].to_list()[0] == pytest.approx(2 / 3 - 1 / 4)
 
 
+def test_items_too_short_for_a_k_leave_its_interval_too():
+    # at k = 2 ten items are scored in both, five 1 against 0 and five even; thirty have one scored sample
+    a = [[1, 1]] * 5 + [[0, 0]] * 5 + [[1, None]] * 30
+    b = [[0, 0]] * 5 + [[0, 0]] * 5 + [[0, None]] * 30
+    both = compare_pass_at_k(a, b, [2]).row(0, named=True)
+    alone = compare_pass_at_k(a[:10], b[:10], [2]).row(0, named=True)
+    assert (both["items"], both["difference"]) == (10, 0.5)
+    assert both["low"] == pytest.approx(alone["low"], abs=0.11)  # the number of items varies with the resample
+    assert both["high"] == pytest.approx(alone["high"], abs=0.11)
+
+
 @pytest.mark.parametrize(("a", "b", "ks", "said"), [
     ([[1]], [[1], [0]], [1], "1 items and b 2"), ([[1, 0]], [[1, 0]], [3], "k <= 2"),
     ([[None]], [[1]], [1], "nothing to compare"), ([[1]], [[1]], [], "whole numbers from 1"),

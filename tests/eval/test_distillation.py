@@ -43,9 +43,11 @@ def test_no_gap_has_no_share():
 
 def test_forgetting_is_a_clear_loss_on_an_untrained_task():
     before = pl.concat([frame("math", 4, [1] * 40), frame("chat", 4, [4] * 40), frame("code", 4, [2, 3] * 20)])
-    after = pl.concat([frame("math", 4, [0] * 40), frame("chat", 4, [1, 2] * 20), frame("code", 4, [3, 2] * 20)])
+    code = [3, 2] * 19 + [2, 1]  # a loss of 2 samples in 160, well within the noise
+    after = pl.concat([frame("math", 4, [0] * 40), frame("chat", 4, [1, 2] * 20), frame("code", 4, code)])
     found = table(frame("math", 4, [4] * 40), before, after, trained=["math"])
     assert found.filter("forgotten")["task"].to_list() == ["chat"]
+    assert found["gain"].to_list()[2] < 0
     assert found["teacher"].to_list() == [1.0, None, None]
     assert found["gap_recovered"].to_list()[1:] == [None, None]
 

@@ -46,6 +46,8 @@ def test_counts_repeated_in_a_long_table_are_one_item(tmp_path):
 def test_a_count_called_correct_is_a_count(tmp_path):
     path = lines(tmp_path / "r.jsonl", [{"id": "a", "n": 8, "correct": 1}, {"id": "b", "n": 8, "correct": 0}])
     assert read(path).select("n", "c").rows() == [(8, 1), (8, 0)]
+    path = lines(tmp_path / "s.jsonl", [{"id": "a", "n": 8, "c": 3, "passed": True}])
+    assert read(path).select("n", "c").rows() == [(8, 3)]
 
 
 def test_mappings_inside_a_larger_object(tmp_path):
@@ -111,6 +113,8 @@ def test_faults_name_the_file_and_the_remedy(tmp_path):
         read(tmp_path / "r.jsonl", {"correct": "nope"})
     with pytest.raises(SourceError, match="recorded twice"):
         read(lines(tmp_path / "r.jsonl", [{"id": 1, "correct": [1]}, {"id": 1, "correct": [0]}]))
+    with pytest.raises(SourceError, match="recorded twice"):
+        read(lines(tmp_path / "r.jsonl", [{"id": 1, "n": 4, "c": 1}, {"id": 1, "n": 4, "c": 2}]))
     with pytest.raises(SourceError, match="c = 5 of n = 4"):
         read(lines(tmp_path / "r.jsonl", [{"id": 1, "n": 4, "c": 5}]))
     (tmp_path / "r.json").write_text("{not json")
