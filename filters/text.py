@@ -38,7 +38,7 @@ STOCK_WORDS = (
     "given assume consider denote define value values numerical answer answers final put within inside "
     "boxed box enclosed please reason think thinking carefully step steps problem problems following "
     "question questions solution result response respond output format instruction instructions task user "
-    "system helpful assistant expert below explain provide using use terms form"
+    "system helpful assistant expert below explain provide using use terms form math mathematics mathematical"
 )
 
 DROPPED_WORDS = (
