@@ -79,28 +79,52 @@ class Evaluation:
     def rates(self, task: str) -> pl.DataFrame:
         """`task, item, n, c, tokens` for `distillation.table`."""
         scored = pl.col("status").is_in(["correct", "wrong"])
-        return self.samples.group_by("problem_id", maintain_order=True).agg(
-            n=scored.sum(), c=(pl.col("status") == "correct").sum(), tokens=pl.col("tokens").mean()
-        ).select(pl.lit(task).alias("task"), pl.col("problem_id").alias("item"), "n", "c", "tokens")
+        return (
+            self.samples.group_by("problem_id", maintain_order=True)
+            .agg(n=scored.sum(), c=(pl.col("status") == "correct").sum(), tokens=pl.col("tokens").mean())
+            .select(pl.lit(task).alias("task"), pl.col("problem_id").alias("item"), "n", "c", "tokens")
+        )
 
     def _by_item(self, *columns: Any) -> pl.DataFrame:
         return self.samples.group_by("problem_id", maintain_order=True).agg(*columns)
 
 
-def evaluate(store: Store, engine: Engine, verifier: Verifier, problems: pl.DataFrame, *, model: str, n: int,
-             sampling: Sampling, mode: str = "think", instruction: str | None = None, seed: int = 0,
-             policy: Policy | None = None, progress: generate.Progress | None = None) -> Evaluation:
+def evaluate(
+    store: Store,
+    engine: Engine,
+    verifier: Verifier,
+    problems: pl.DataFrame,
+    *,
+    model: str,
+    n: int,
+    sampling: Sampling,
+    mode: str = "think",
+    instruction: str | None = None,
+    seed: int = 0,
+    policy: Policy | None = None,
+    progress: generate.Progress | None = None,
+) -> Evaluation:
     """n samples of every item, graded.
 
     Args:
         problems: columns `id`, `problem`, `answer`; the benchmark.
         model: the name in reports.
     """
-    rows = generate.sample(store, engine, problems, mode=mode, samples=n, sampling=sampling, seed=seed,
-                           instruction=instruction, progress=progress)
+    rows = generate.sample(
+        store,
+        engine,
+        problems,
+        mode=mode,
+        samples=n,
+        sampling=sampling,
+        seed=seed,
+        instruction=instruction,
+        progress=progress,
+    )
     verdicts = generate.grade(store, verifier, problems, rows, policy)
     joined = rows.select("key", "problem_id", "sample", "text", tokens=pl.col("token_ids").list.len()).join(
-        verdicts.select("key", "status", "extracted", "reason"), on="key", how="left", maintain_order="left")
+        verdicts.select("key", "status", "extracted", "reason"), on="key", how="left", maintain_order="left"
+    )
     return Evaluation(model, _with_classes(joined.drop("key"), verifier))
 
 
@@ -130,6 +154,8 @@ def compare(trained: Evaluation, base: Evaluation, ks: Sequence[int]) -> Compari
     """
     items = [e.samples["problem_id"].unique(maintain_order=True).to_list() for e in (trained, base)]
     if items[0] != items[1]:
-        raise ValueError(f"{trained.model} has {len(items[0])} items and {base.model} {len(items[1])}: a paired "
-                         "comparison needs the same items in the same order.")
+        raise ValueError(
+            f"{trained.model} has {len(items[0])} items and {base.model} {len(items[1])}: a paired "
+            "comparison needs the same items in the same order."
+        )
     return Comparison(compare_pass_at_k(trained.correct, base.correct, ks), four_way(trained.correct, base.correct))

@@ -368,13 +368,19 @@ class BenchmarkIndex:
         )
 
 
-def decide(problems: pl.DataFrame, index: BenchmarkIndex, vectors: np.ndarray | None = None) -> pl.DataFrame:
+def decide(
+    problems: pl.DataFrame,
+    index: BenchmarkIndex,
+    vectors: np.ndarray | None = None,
+    stages: Sequence[str] = STAGES,
+) -> pl.DataFrame:
     """Drop problems that are benchmark items; the reason is the stage.
 
     Args:
         problems: `id, problem`.
         index: the benchmarks.
         vectors: embeddings of the problems [n, d], if the index has them.
+        stages: those that drop; a hit at another stage is kept and stays in the evidence.
 
     Returns:
         Decisions. The evidence is JSON: the benchmark, index, score and first 200 characters of the item most alike,
@@ -390,7 +396,7 @@ def decide(problems: pl.DataFrame, index: BenchmarkIndex, vectors: np.ndarray | 
         json.dumps(found[row][0] | ({"also": found[row][1:]} if found[row][1:] else {}), ensure_ascii=False)
         if row in found else None for row in range(len(problems))
     ]  # fmt: skip
-    best = hits.unique("row", keep="first")
+    best = hits.filter(pl.col("stage").is_in(stages)).unique("row", keep="first")
     rows = problems.select("id").with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     reasons = rows.join(best.select("row", reason="stage"), on="row", how="left", maintain_order="left")
     return reasons.select(

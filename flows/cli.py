@@ -12,8 +12,12 @@ from assay.pipelines.errors import AssayError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  help="Curate verifiable problems, train reasoning models on them, measure what the training did.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Curate verifiable problems, train reasoning models on them, measure what the training did.",
+)
 store_app = typer.Typer(no_args_is_help=True, help="Look after a store.")
 app.add_typer(store_app, name="store")
 
@@ -23,11 +27,13 @@ RecipeArgument = Annotated[str, typer.Argument(help="A TOML file, or the name of
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"),
-         cold_start: Annotated[bool, typer.Option("--cold-start", help="Make the small model anew (minutes).")] = False,
-         seed: Annotated[int, typer.Option(help="Of the pool and the training.")] = 0,
-         sets: Sets = None,
-         install_seconds: Annotated[float, typer.Option(hidden=True)] = 0.0) -> None:
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"),
+    cold_start: Annotated[bool, typer.Option("--cold-start", help="Make the small model anew (minutes).")] = False,
+    seed: Annotated[int, typer.Option(help="Of the pool and the training.")] = 0,
+    sets: Sets = None,
+    install_seconds: Annotated[float, typer.Option(hidden=True)] = 0.0,
+) -> None:
     """Run the whole way on a small scale: refresh, train, evaluate, distil, report."""
     from assay.flows.demo import run_demo
 
@@ -35,9 +41,12 @@ def demo(out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("dem
 
 
 @app.command()
-def refresh(recipe: RecipeArgument, sets: Sets = None,
-            no_model: Annotated[bool, typer.Option("--no-model", help="Only the filters that need no model.")] = False,
-            dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False) -> None:
+def refresh(
+    recipe: RecipeArgument,
+    sets: Sets = None,
+    no_model: Annotated[bool, typer.Option("--no-model", help="Only the filters that need no model.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False,
+) -> None:
     """Refresh a pool of problems: sources in, filters, a snapshot out, every decision in the ledger."""
     from assay.flows.console import Console
     from assay.flows.refresh import run_refresh
@@ -60,8 +69,11 @@ def refresh(recipe: RecipeArgument, sets: Sets = None,
 
 
 @app.command()
-def train(recipe: RecipeArgument, sets: Sets = None,
-          resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None) -> None:
+def train(
+    recipe: RecipeArgument,
+    sets: Sets = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None,
+) -> None:
     """Train a model on a curated set."""
     from assay.flows.console import Console
     from assay.flows.train import run_training
@@ -85,9 +97,11 @@ def evaluate(recipe: RecipeArgument, sets: Sets = None) -> None:
 
 
 @app.command()
-def report(results: Annotated[list[Path], typer.Argument(help="Folders of evaluations, runs or demos.")],
-           out: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
-           title: Annotated[str, typer.Option(help="Of the page.")] = "assay report") -> None:
+def report(
+    results: Annotated[list[Path], typer.Argument(help="Folders of evaluations, runs or demos.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Of the page.")] = "assay report",
+) -> None:
     """One page of several results; of what two have, the later one's counts."""
     from assay.eval.report import write_report
     from assay.flows.results import load, merge
@@ -98,10 +112,11 @@ def report(results: Annotated[list[Path], typer.Argument(help="Folders of evalua
 
 
 @app.command()
-def replay(file: Annotated[Path, typer.Argument(help="JSONL, JSON or Parquet of somebody's recorded results.")],
-           ks: Annotated[str, typer.Option(help="Comma-separated.")] = "1,4,16",
-           column: Annotated[list[str] | None, typer.Option(help="role=column, where the names are unusual.")] = None,
-           ) -> None:
+def replay(
+    file: Annotated[Path, typer.Argument(help="JSONL, JSON or Parquet of somebody's recorded results.")],
+    ks: Annotated[str, typer.Option(help="Comma-separated.")] = "1,4,16",
+    column: Annotated[list[str] | None, typer.Option(help="role=column, where the names are unusual.")] = None,
+) -> None:
     """Statistics of recorded correctness: pass@k, maj@k and best-of-k with intervals."""
     import polars as pl
 

@@ -14,7 +14,6 @@ import rich.progress
 __all__ = ["Bar", "Console"]
 
 
-
 class Console:
     """Writes to the terminal; in a log file the bars become plain lines."""
 
@@ -32,10 +31,14 @@ class Console:
     @contextmanager
     def progress(self) -> Iterator[Bar]:
         """A bar for steps whose length is told as they run."""
-        columns = (rich.progress.TextColumn("  {task.description:<16}"), rich.progress.BarColumn(24),
-                   rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-                   rich.progress.TimeElapsedColumn(), rich.progress.TimeRemainingColumn(),
-                   rich.progress.TextColumn("{task.fields[note]}"))
+        columns = (
+            rich.progress.TextColumn("  {task.description:<16}"),
+            rich.progress.BarColumn(24),
+            rich.progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            rich.progress.TimeElapsedColumn(),
+            rich.progress.TimeRemainingColumn(),
+            rich.progress.TextColumn("{task.fields[note]}"),
+        )
         with rich.progress.Progress(*columns, console=self.rich, transient=True) as progress:
             yield Bar(progress, self)
 

@@ -14,7 +14,9 @@ from assay.eval import distillation
 from assay.eval.evaluation import Evaluation
 from assay.eval.recipe import EvaluateRecipe
 from assay.eval.report import ReportData
-from assay.flows import evaluate, reasoner, train
+from assay.filters import difficulty
+from assay.flows import evaluate as evaluation
+from assay.flows import reasoner, train
 from assay.flows.console import Console
 from assay.flows.demo_pool import write_pool
 from assay.flows.distill import distill
@@ -35,8 +37,15 @@ HEADLINE_K = 8
 KS = [1, 2, 4, 8, 16]
 
 
-def run_demo(out: Path, *, fresh_model: bool = False, seed: int = 0, overrides: tuple[str, ...] = (),
-             install_seconds: float = 0.0, console: Console | None = None) -> Path:
+def run_demo(
+    out: Path,
+    *,
+    fresh_model: bool = False,
+    seed: int = 0,
+    overrides: tuple[str, ...] = (),
+    install_seconds: float = 0.0,
+    console: Console | None = None,
+) -> Path:
     """Run everything into `out`; returns the folder with `report.html` and `summary.json`.
 
     Args:
@@ -84,7 +93,9 @@ class Demo:
         folder = self.out / "models" / "reasoner"
         with self.console.progress() as bar:
             bar.start("fine-tune", reasoner.STEPS)
-            reasoner.make_checkpoint(folder, on_step=lambda s, loss: bar.update(s + 1, reasoner.STEPS, f"loss {loss:.3f}"))
+            reasoner.make_checkpoint(
+                folder, on_step=lambda s, loss: bar.update(s + 1, reasoner.STEPS, f"loss {loss:.3f}")
+            )
             bar.end(f"{reasoner.describe(folder)}")
         return folder
 
@@ -103,29 +114,43 @@ class Demo:
         recipe = self._load("demo_train", TrainRecipe, model=model, more=(f"seed={self.seed}", *self.overrides))
         return train.run_training(recipe, self.console, pool=pool)
 
-    def evaluate(self, model: Path, result: TrainingResult, pool: EnginePool) -> tuple[evaluate.Results, Evaluation]:
+    def evaluate(self, model: Path, result: TrainingResult, pool: EnginePool) -> tuple[evaluation.Results, Evaluation]:
         """Base, trained, and a student distilled from the trained one."""
         self.console.heading("4. Evaluate")
         recipe = self._load("demo_evaluate", EvaluateRecipe, base=model, trained=result.checkpoint)
-        results = evaluate.Results()
+        results = evaluation.Results()
         with Verifier() as verifier:
             for m in recipe.models:
-                evaluate.evaluate_model(recipe, m.name, pool.get(m.path), verifier, self.store, results, self.console)
+                evaluation.evaluate_model(recipe, m.name, pool.get(m.path), verifier, self.store, results, self.console)
             problems = train.curated(self.store)
-            student = distill(self.store, pool, verifier, problems, teacher=str(result.checkpoint), student=str(model),
-                              folder=self.out / "models" / "student", instruction=recipe.instruction,
-                              seed=self.seed, console=self.console)
+            student = distill(
+                self.store,
+                pool,
+                verifier,
+                problems,
+                teacher=str(result.checkpoint),
+                student=str(model),
+                folder=self.out / "models" / "student",
+                instruction=recipe.instruction,
+                seed=self.seed,
+                console=self.console,
+            )
             alone = recipe.model_copy(update={"budgets": recipe.budgets.model_copy(update={"tokens": ()})})
-            after = evaluate.evaluate_model(alone, "student", pool.get(str(student)), verifier, self.store,
-                                            evaluate.Results(), self.console)
+            after = evaluation.evaluate_model(
+                alone, "student", pool.get(str(student)), verifier, self.store, evaluation.Results(), self.console
+            )
         return results, after
 
-    def report(self, result: TrainingResult, results: evaluate.Results, student: Evaluation) -> Path:
+    def report(self, result: TrainingResult, results: evaluation.Results, student: Evaluation) -> Path:
         """`report.html`, `summary.json`, PNG, Parquet and CSV into the demo's folder."""
         self.console.heading("5. Report")
         began = time.perf_counter()
-        parts = [curation_report(self.store), train.training_report(self.store, result),
-                 results.report(KS, HEADLINE_K), distilled(results, student)]
+        parts = [
+            curation_report(self.store),
+            train.training_report(self.store, result),
+            results.report(KS, HEADLINE_K),
+            distilled(results, student),
+        ]
         data = merge(parts)
         self.seconds["total"] = sum(self.seconds.values()) + time.perf_counter() - began
         data = replace(data, summary={"seconds": self.seconds, **(data.summary or {})})
@@ -146,38 +171,63 @@ def curation_report(store: Store, snapshot: str = "latest") -> ReportData:
     funnel = made.funnel
     band = made.recipe["difficulty"]["band"]
     removed = {r["filter"]: r["rows_in"] - r["rows_out"] for r in funnel.to_dicts()}
-    curation = {"snapshot": made.id, "rows_in": funnel["rows_in"][0], "rows_out": funnel["rows_out"][-1],
-                "removed": removed}
-    return ReportData(summary={"curation": curation}, funnel=funnel, pass_rates=_pass_rates(store, made.id),
-                      band=(band[0], band[1]))
+    curation = {
+        "snapshot": made.id,
+        "rows_in": funnel["rows_in"][0],
+        "rows_out": funnel["rows_out"][-1],
+        "removed": removed,
+    }
+    return ReportData(
+        summary={"curation": curation}, funnel=funnel, pass_rates=_pass_rates(store, made.id), band=(band[0], band[1])
+    )
 
 
 def _pass_rates(store: Store, snapshot: str) -> pl.DataFrame:
-    folder = snapshots.folder_of(store, snapshot) / "data"
-    columns = [pl.col("id").alias("problem_id"), "pass_rate"]
-    parts = [pl.read_parquet(folder / f"{split}.parquet").select(*columns, kept=pl.lit(kept))
-             for split, kept in (("train", True), ("rejected", False))
-             if "pass_rate" in pl.read_parquet_schema(folder / f"{split}.parquet")]
-    return pl.concat(parts).drop_nulls("pass_rate").unique("problem_id", maintain_order=True)
+    """Of every problem of the snapshot that was scored, from the recorded verdicts."""
+    seen = store.scan("decisions").filter(pl.col("snapshot") == snapshot).select("problem_id").unique()
+    verdicts = store.scan("verdicts").unique("key", keep="last").select("key", "status")
+    graded = (
+        store.scan("generations")
+        .filter(pl.col("mode") == "think")
+        .join(seen, on="problem_id", how="semi")
+        .join(verdicts, on="key")
+        .select("problem_id", "status")
+        .collect()
+    )
+    kept = pl.read_parquet(snapshots.folder_of(store, snapshot) / "data" / "train.parquet", columns=["id"])["id"]
+    rates = difficulty.pass_rates(graded).drop_nulls("pass_rate")
+    return rates.select("problem_id", "pass_rate", kept=pl.col("problem_id").is_in(kept.implode()))
 
 
-def distilled(results: evaluate.Results, student: Evaluation) -> ReportData:
+def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
     """Teacher, student before and student after, with the share of the gap that was recovered."""
     before, teacher = results.evaluations["base"], results.evaluations["RL"]
     rates = [e.rates("exam") for e in (teacher, before, student)]
     row = distillation.table(*rates, trained=["exam"]).row(0, named=True)
     rows, summary = [], {}
-    for name, key, e in (("teacher", "teacher", teacher), ("student before", "student_before", before),
-                         ("student after", "student_after", student)):
+    for name, key, e in (
+        ("teacher", "teacher", teacher),
+        ("student before", "student_before", before),
+        ("student after", "student_after", student),
+    ):
         found = e.pass_at_k([1]).row(0, named=True)
         summary[key] = {"value": found["estimate"], "low": found["low"], "high": found["high"]}
-        rows.append({"task": "exam", "model": name, "accuracy": found["estimate"], "low": found["low"],
-                     "high": found["high"], "tokens": float(e.samples["tokens"].mean() or 0.0)})  # type: ignore[arg-type]
-    summary |= {k: row[k] for k in ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained",
-                                    "lost")}
+        rows.append(
+            {
+                "task": "exam",
+                "model": name,
+                "accuracy": found["estimate"],
+                "low": found["low"],
+                "high": found["high"],
+                "tokens": float(e.samples["tokens"].mean() or 0.0),
+            }
+        )  # type: ignore[arg-type]
+    summary |= {
+        k: row[k] for k in ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
+    }
     return ReportData(summary={"distillation": summary}, distillation=pl.DataFrame(rows))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """`summary.json` of a demo."""
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))

@@ -16,8 +16,18 @@ from assay.flows.reasoner import Chain, phrase, sample_chain, story
 
 __all__ = ["LABELS", "Pool", "write_pool"]
 
-LABELS = ("multiple_choice", "true_false", "duplicate", "contaminated", "wrong_gold", "no_cot", "too_easy", "too_hard",
-          "unparsable", "proof")
+LABELS = (
+    "multiple_choice",
+    "true_false",
+    "duplicate",
+    "contaminated",
+    "wrong_gold",
+    "no_cot",
+    "too_easy",
+    "too_hard",
+    "unparsable",
+    "proof",
+)
 Row = dict[str, Any]
 
 
@@ -47,14 +57,20 @@ def write_pool(folder: Path, problems: int = 320, benchmark_items: int = 160, se
     exam = [phrase(c, rng) for c in benchmark]
     _write(pool.benchmark, [{"question": q, "gold": str(c.answer)} for q, c in zip(exam, benchmark)])
     drills = _drills(rng, sound[: problems // 2], exam, benchmark)
-    stories = _stories(rng, sound[problems // 2:])
+    stories = _stories(rng, sound[problems // 2 :])
     gym = _gym(problems // 4, seed)
     for path, rows in ((pool.drills, drills), (pool.stories, stories), (pool.gym, gym)):
         rng.shuffle(rows)
         _write(path, [row for row, _ in rows])
-    _write(pool.planted, [{"source": path.stem, "row": i, "label": label}
-                          for path, rows in ((pool.drills, drills), (pool.stories, stories), (pool.gym, gym))
-                          for i, (_, label) in enumerate(rows) if label])
+    _write(
+        pool.planted,
+        [
+            {"source": path.stem, "row": i, "label": label}
+            for path, rows in ((pool.drills, drills), (pool.stories, stories), (pool.gym, gym))
+            for i, (_, label) in enumerate(rows)
+            if label
+        ],
+    )
     return pool
 
 
@@ -69,26 +85,40 @@ def _distinct(rng: random.Random, count: int, terms: tuple[int, int], seen: set[
     return chains
 
 
-def _drills(rng: random.Random, sound: list[Chain], exam: list[str],
-            benchmark: list[Chain]) -> list[tuple[Row | str, str | None]]:
+def _drills(
+    rng: random.Random, sound: list[Chain], exam: list[str], benchmark: list[Chain]
+) -> list[tuple[Row | str, str | None]]:
     """Schema `prompt`, `solution` (worked, the gold after `####`), `choices`."""
+
     def row(question: str, gold: object, **more: Any) -> Row:
         return {"prompt": question, "solution": f"Step by step.\n#### {gold}", **more}
 
     plain: list[tuple[Row | str, str | None]] = [(row(phrase(c, rng), c.answer), None) for c in sound]
     planted: list[tuple[Row | str, str | None]] = []
-    planted += [(row(q.upper() if i % 2 else "Solve this. " + q, c.answer), "contaminated")
-                for i, (q, c) in enumerate(zip(exam[:12], benchmark))]
+    planted += [
+        (row(q.upper() if i % 2 else "Solve this. " + q, c.answer), "contaminated")
+        for i, (q, c) in enumerate(zip(exam[:12], benchmark))
+    ]
     planted += [(dict(r), "duplicate") for r, _ in plain[:15] if isinstance(r, dict)]
     planted += [(_multiple_choice(rng, row), "multiple_choice") for _ in range(15)]
-    planted += [(row(f"Is {a} + {b} equal to {a + b + d}?", "No" if d else "Yes"), "true_false")
-                for a, b, d in ((rng.randint(2, 20), rng.randint(2, 20), rng.choice((0, 1))) for _ in range(10))]
-    planted += [(row(f"Prove that {a} + {b} is {'even' if (a + b) % 2 == 0 else 'odd'}.", "see proof"), "proof")
-                for a, b in ((rng.randint(2, 20), rng.randint(2, 20)) for _ in range(5))]
-    planted += [(row(f"What is {a} * {b}?", a * b), "too_hard")
-                for a, b in ((rng.randint(23, 79), rng.randint(23, 79)) for _ in range(15))]
-    planted += [('{"prompt": "What is 3 + ', "unparsable"), (row("", 7), "unparsable"), ({"solution": "#### 3"}, "unparsable"),
-                (row("What is 5 + 4 - 3?", 6) | {"prompt": {"text": 3}}, "unparsable")]
+    planted += [
+        (row(f"Is {a} + {b} equal to {a + b + d}?", "No" if d else "Yes"), "true_false")
+        for a, b, d in ((rng.randint(2, 20), rng.randint(2, 20), rng.choice((0, 1))) for _ in range(10))
+    ]
+    planted += [
+        (row(f"Prove that {a} + {b} is {'even' if (a + b) % 2 == 0 else 'odd'}.", "see proof"), "proof")
+        for a, b in ((rng.randint(2, 20), rng.randint(2, 20)) for _ in range(5))
+    ]
+    planted += [
+        (row(f"What is {a} * {b}?", a * b), "too_hard")
+        for a, b in ((rng.randint(23, 79), rng.randint(23, 79)) for _ in range(15))
+    ]
+    planted += [
+        ('{"prompt": "What is 3 + ', "unparsable"),
+        (row("", 7), "unparsable"),
+        ({"solution": "#### 3"}, "unparsable"),
+        (row("What is 5 + 4 - 3?", 6) | {"prompt": {"text": 3}}, "unparsable"),
+    ]
     return plain + planted
 
 
@@ -98,20 +128,23 @@ def _multiple_choice(rng: random.Random, row: Any) -> Row:
     values[rng.randrange(4)] = chain.answer
     letter = "ABCD"[values.index(chain.answer)]
     if rng.random() < 0.5:
-        return row(f"What is {chain.expression}?", letter, choices=[str(v) for v in values])  # type: ignore[no-any-return]
+        return row(f"What is {chain.expression}?", letter, choices=[str(v) for v in values])
     options = " ".join(f"({x}) {v}" for x, v in zip("ABCD", values))
-    return row(f"Which is {chain.expression}? {options}", letter)  # type: ignore[no-any-return]
+    return row(f"Which is {chain.expression}? {options}", letter)
 
 
 def _stories(rng: random.Random, sound: list[Chain]) -> list[tuple[Row, str | None]]:
     """Schema `body`, `ask`, `target` (a number)."""
+
     def row(chain: Chain, gold: int) -> Row:
         body, _, ask = story(chain, rng).rpartition(". ")
         return {"body": body + ".", "ask": ask, "target": float(gold)}
 
     wrong = _distinct(rng, 12, (2, 3), set())
-    return [*((row(c, c.answer), None) for c in sound),
-            *((row(c, c.answer + rng.choice((-10, 10, 11, -11))), "wrong_gold") for c in wrong)]
+    return [
+        *((row(c, c.answer), None) for c in sound),
+        *((row(c, c.answer + rng.choice((-10, 10, 11, -11))), "wrong_gold") for c in wrong),
+    ]
 
 
 def _gym(count: int, seed: int) -> list[tuple[Row, str | None]]:
@@ -126,8 +159,9 @@ def _chain_sums(count: int, seed: int) -> Iterator[Row]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         import reasoning_gym
-    yield from reasoning_gym.create_dataset("chain_sum", size=count, seed=seed, min_terms=2, max_terms=6,
-                                            min_digits=1, max_digits=1)
+    yield from reasoning_gym.create_dataset(
+        "chain_sum", size=count, seed=seed, min_terms=2, max_terms=6, min_digits=1, max_digits=1
+    )
 
 
 def _write(path: Path, rows: list[Any]) -> None:

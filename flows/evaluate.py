@@ -44,8 +44,10 @@ class Results:
         if others:
             found = compare(others[-1], base, ks)
             first = found.difference.row(0, named=True)
-            summary |= {"trained": others[-1].headline(headline_k),
-                        "difference_pass@1": {"value": first["difference"], "low": first["low"], "high": first["high"]}}
+            summary |= {
+                "trained": others[-1].headline(headline_k),
+                "difference_pass@1": {"value": first["difference"], "low": first["low"], "high": first["high"]},
+            }
             parts |= {"difference": found.difference, "four_way": _four_way(found.four_way)}
         summary["budgets"] = parts["budgets"].to_dicts() if self.budgets else []
         return ReportData(summary={"evaluation": summary}, **parts)
@@ -69,16 +71,34 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     return save(results.report(powers_of_two(recipe.samples), powers_of_two(recipe.samples)[-1]), folder, recipe.name)
 
 
-def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store,
-                   results: Results, console: Console) -> Evaluation:
+def evaluate_model(
+    recipe: EvaluateRecipe,
+    name: str,
+    engine: Engine,
+    verifier: Verifier,
+    store: Store,
+    results: Results,
+    console: Console,
+) -> Evaluation:
     """All benchmarks of the recipe with one model; adds to `results`."""
     problems, policy = load_benchmarks(recipe)
     results.problems = problems
     sampling = Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
     with console.progress() as bar:
         bar.start(f"{name} pass@k")
-        done = evaluate(store, engine, verifier, problems, model=name, n=recipe.samples, sampling=sampling,
-                        instruction=recipe.instruction, seed=recipe.seed, policy=policy, progress=bar.update)
+        done = evaluate(
+            store,
+            engine,
+            verifier,
+            problems,
+            model=name,
+            n=recipe.samples,
+            sampling=sampling,
+            instruction=recipe.instruction,
+            seed=recipe.seed,
+            policy=policy,
+            progress=bar.update,
+        )
         bar.end(_line(done))
         results.evaluations[name] = done
         if recipe.budgets.tokens:
@@ -95,8 +115,15 @@ def load_benchmarks(recipe: EvaluateRecipe) -> tuple[pl.DataFrame, Policy]:
     return pl.concat(frames).select("id", "problem", "answer", "source"), Policy()
 
 
-def _sweep(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, problems: pl.DataFrame,
-           sampling: Sampling, bar: Any) -> pl.DataFrame:
+def _sweep(
+    recipe: EvaluateRecipe,
+    name: str,
+    engine: Engine,
+    verifier: Verifier,
+    problems: pl.DataFrame,
+    sampling: Sampling,
+    bar: Any,
+) -> pl.DataFrame:
     b, count = recipe.budgets, 0
 
     def on_done(_: object) -> None:
@@ -105,17 +132,29 @@ def _sweep(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier
         bar.update(count, max(count, len(problems) * b.samples))
 
     samples = thinking_budget.sweep(
-        engine, problems, b.tokens, b.samples, verifier=verifier, answer_tokens=b.answer_tokens, sampling=sampling,
-        stop_text=b.stop_text or thinking_budget.QWEN3_STOP, instruction=recipe.instruction, seed=recipe.seed,
-        on_done=on_done)
+        engine,
+        problems,
+        b.tokens,
+        b.samples,
+        verifier=verifier,
+        answer_tokens=b.answer_tokens,
+        sampling=sampling,
+        stop_text=b.stop_text or thinking_budget.QWEN3_STOP,
+        instruction=recipe.instruction,
+        seed=recipe.seed,
+        on_done=on_done,
+    )
     return thinking_budget.summarise(samples, b.ks).select(pl.lit(name).alias("model"), pl.all())
 
 
-def sample_rows(evaluations: dict[str, Evaluation], problems: pl.DataFrame, items: int = 40,
-                each: int = 2) -> pl.DataFrame:
+def sample_rows(
+    evaluations: dict[str, Evaluation], problems: pl.DataFrame, items: int = 40, each: int = 2
+) -> pl.DataFrame:
     """Samples to read: of the items on which the models differ most, then of others."""
-    rates = [e.samples.group_by("problem_id").agg((pl.col("status") == "correct").mean().alias(name))
-             for name, e in evaluations.items()]
+    rates = [
+        e.samples.group_by("problem_id").agg((pl.col("status") == "correct").mean().alias(name))
+        for name, e in evaluations.items()
+    ]
     joined = rates[0]
     for other in rates[1:]:
         joined = joined.join(other, on="problem_id")
@@ -126,9 +165,19 @@ def sample_rows(evaluations: dict[str, Evaluation], problems: pl.DataFrame, item
     parts = []
     for name, e in evaluations.items():
         rows = e.samples.filter(pl.col("sample") < each).join(chosen.select("problem_id"), on="problem_id", how="semi")
-        parts.append(rows.join(about, on="problem_id", maintain_order="left").select(
-            "problem_id", "problem", "gold", pl.lit(name).alias("model"), pl.col("text").alias("completion"), "status",
-            "reason", "tokens", pl.lit("").alias("tags")))
+        parts.append(
+            rows.join(about, on="problem_id", maintain_order="left").select(
+                "problem_id",
+                "problem",
+                "gold",
+                pl.lit(name).alias("model"),
+                pl.col("text").alias("completion"),
+                "status",
+                "reason",
+                "tokens",
+                pl.lit("").alias("tags"),
+            )
+        )
     return pl.concat(parts)
 
 

@@ -2,8 +2,7 @@
 
 It thinks between `<think>` and `</think>` and answers in `\\boxed{}`; an empty thinking block in the prompt is its
 direct mode, as in Qwen3. `cold_start` teaches it both at once by supervised fine-tuning (Qwen3's thinking-mode fusion
-in small). Like what larger models learn from, its demonstrations are of mixed quality: some take one operation at a
-time, some hurry through two at once and are hard to get right. Which of the two pays is left for RL to find out.
+in small), and stops early: it knows how to go about a chain and still slips, which is what RL can work on.
 """
 
 from __future__ import annotations
@@ -20,13 +19,24 @@ if TYPE_CHECKING:
 
     from assay.rl.batches import Example
 
-__all__ = ["CHECKPOINT", "STEPS", "Chain", "build_model", "build_tokenizer", "chain_of_thought", "cold_start", "describe",
-           "make_checkpoint", "phrase", "sample_chain", "story"]
+__all__ = [
+    "CHECKPOINT",
+    "STEPS",
+    "Chain",
+    "build_model",
+    "build_tokenizer",
+    "chain_of_thought",
+    "cold_start",
+    "describe",
+    "make_checkpoint",
+    "phrase",
+    "sample_chain",
+    "story",
+]
 
 CHECKPOINT = Path(__file__).parent / "checkpoints" / "reasoner"
-STEPS = 600
+STEPS = 500
 LARGEST = 12
-HASTY_SHARE = 0.4
 END, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 WORDS = ("<think>", "</think>", "\\boxed{", "assistant", "user")
 TEMPLATE = (
@@ -51,8 +61,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END, START)])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in WORDS])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, unk_token="<unk>",
-                                   chat_template=TEMPLATE, clean_up_tokenization_spaces=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        unk_token="<unk>",
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def build_model(vocab_size: int, seed: int = 0, hidden: int = 128, layers: int = 4) -> PreTrainedModel:
@@ -62,10 +78,21 @@ def build_model(vocab_size: int, seed: int = 0, hidden: int = 128, layers: int =
 
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=vocab_size, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
-        num_attention_heads=hidden // 32, num_key_value_heads=hidden // 64, head_dim=32, max_position_embeddings=1024,
-        tie_word_embeddings=True, eos_token_id=1, pad_token_id=0, bos_token_id=None, use_cache=False,
-        initializer_range=0.05)
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 32,
+        num_key_value_heads=hidden // 64,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+        use_cache=False,
+        initializer_range=0.05,
+    )
     return Qwen3ForCausalLM(config)
 
 
@@ -100,19 +127,19 @@ class Chain:
 
 def sample_chain(rng: random.Random, terms: int, largest: int = LARGEST, smallest: int = 1) -> Chain:
     """`terms` numbers in `smallest`..`largest`, every sign equally likely."""
-    return Chain(tuple(rng.randint(smallest, largest) for _ in range(terms)),
-                 tuple(rng.choice((1, -1)) for _ in range(terms - 1)))
+    return Chain(
+        tuple(rng.randint(smallest, largest) for _ in range(terms)),
+        tuple(rng.choice((1, -1)) for _ in range(terms - 1)),
+    )
 
 
-def chain_of_thought(chain: Chain, stride: int = 1) -> str:
-    """`stride` operations a line: `12+34=46` with 1, `12+34-5=41` with 2."""
-    values, lines = chain.partial_sums, []
-    for start in range(0, len(chain.signs), stride):
-        end = min(start + stride, len(chain.signs))
-        steps = "".join(f"{'+' if s > 0 else '-'}{n}" for s, n in
-                        zip(chain.signs[start:end], chain.numbers[start + 1:end + 1]))
-        lines.append(f"{values[start]}{steps}={values[end]}")
-    return "\n".join(lines)
+def chain_of_thought(chain: Chain) -> str:
+    """One line an operation: `12+34=46`."""
+    values = chain.partial_sums
+    return "\n".join(
+        f"{before}{'+' if sign > 0 else '-'}{number}={after}"
+        for before, sign, number, after in zip(values, chain.signs, chain.numbers[1:], values[1:])
+    )
 
 
 PHRASINGS = ("What is {e}?", "Compute {e}.", "Find the value of {e}.")
@@ -135,15 +162,22 @@ def story(chain: Chain, rng: random.Random) -> str:
     return f"{name} has {chain.numbers[0]} {things}, {', '.join(moves)}. How many {things} has {name} now?"
 
 
-def written_answer(chain: Chain, stride: int | None) -> str:
-    """What the model is taught to write after the prompt; without a stride, the direct answer."""
+def written_answer(chain: Chain, thinking: bool) -> str:
+    """What the model is taught to write after the prompt, in the given mode."""
     answer = f"\\boxed{{{chain.answer}}}{END}"
-    return answer if stride is None else f"<think>\n{chain_of_thought(chain, stride)}\n</think>\n\n{answer}"
+    return f"<think>\n{chain_of_thought(chain)}\n</think>\n\n{answer}" if thinking else answer
 
 
-def cold_start(steps: int = STEPS, batch_size: int = 64, direct_share: float = 0.25, seed: int = 0,
-               learning_rate: float = 4e-3, terms: tuple[int, int] = (2, 5), largest: int = LARGEST,
-               on_step: Callable[[int, float], None] | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def cold_start(
+    steps: int = STEPS,
+    batch_size: int = 64,
+    direct_share: float = 0.25,
+    seed: int = 0,
+    learning_rate: float = 4e-3,
+    terms: tuple[int, int] = (2, 5),
+    largest: int = LARGEST,
+    on_step: Callable[[int, float], None] | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Teach a fresh model both modes on chains of `terms[0]` to `terms[1]` numbers; minutes on two cores."""
     from assay.rl.sft import fine_tune
 
@@ -178,8 +212,9 @@ def describe(folder: Path) -> str:
     return f"{count / 1e6:.2f}M parameters, {file.stat().st_size / 1e6:.1f} MB"
 
 
-def _example(tokenizer: PreTrainedTokenizerFast, rng: random.Random, direct_share: float, terms: tuple[int, int],
-             largest: int) -> Example:
+def _example(
+    tokenizer: PreTrainedTokenizerFast, rng: random.Random, direct_share: float, terms: tuple[int, int], largest: int
+) -> Example:
     from assay.pipelines.prompts import render
     from assay.rl.batches import Example
 
@@ -188,6 +223,5 @@ def _example(tokenizer: PreTrainedTokenizerFast, rng: random.Random, direct_shar
         chain = sample_chain(rng, 2, 9, 0)
     else:
         chain = sample_chain(rng, rng.randint(*terms), largest)
-    stride = None if not thinking else 2 if rng.random() < HASTY_SHARE else 1
     prompt = render(tokenizer, phrase(chain, rng), "think" if thinking else "direct")
-    return Example(prompt, tokenizer.encode(written_answer(chain, stride), add_special_tokens=False))
+    return Example(prompt, tokenizer.encode(written_answer(chain, thinking), add_special_tokens=False))

@@ -81,8 +81,10 @@ def engine_of(recipe: RefreshRecipe) -> Engine:
 
 def _publish(store: Store, snapshot: Snapshot) -> None:
     """The funnel as a table, the card, and a link to the snapshot's folder."""
-    rows = [{**r, "reasons": ", ".join(f"{k} {v}" for k, v in json.loads(r["reasons"]).items())}
-            for r in snapshot.funnel.to_dicts()]
+    rows = [
+        {**r, "reasons": ", ".join(f"{k} {v}" for k, v in json.loads(r["reasons"]).items())}
+        for r in snapshot.funnel.to_dicts()
+    ]
     folder = folder_of(store, snapshot.id)
     create_table_artifact(rows, key="funnel", description=f"Rows through the ladder, snapshot {snapshot.id}")
     create_markdown_artifact((folder / "README.md").read_text(encoding="utf-8"), key="card")

@@ -39,7 +39,7 @@ def load(folder: Path) -> ReportData:
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     frames = {p.stem: pl.read_parquet(p) for p in sorted((folder / "frames").glob("*.parquet"))}
     band = summary.pop("band", None)
-    return ReportData(summary=summary, band=tuple(band) if band else None, **frames)  # type: ignore[arg-type]
+    return ReportData(summary=summary, band=tuple(band) if band else None, **frames)
 
 
 def merge(parts: list[ReportData]) -> ReportData:

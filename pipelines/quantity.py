@@ -368,7 +368,7 @@ def _bounded_power(base: Fraction, exponent: Fraction) -> Fraction:
 def _binomial(n: Fraction, k: Fraction) -> Fraction:
     if n.denominator != 1 or k.denominator != 1 or n < 0 or k < 0:
         raise _NotArithmetic
-    if min(k, max(n - k, 0)) * n.numerator.bit_length() > MAX_BITS:
+    if min(int(k), max(int(n - k), 0)) * n.numerator.bit_length() > MAX_BITS:
         raise ExpressionTooLarge("a binomial coefficient too large to evaluate")
     return Fraction(comb(n.numerator, k.numerator))
 

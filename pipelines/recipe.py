@@ -139,6 +139,11 @@ class Duplicates(Section):
 class Contamination(Section):
     """How problems are compared with the benchmarks."""
 
+    stages: tuple[Literal["exact", "ngram", "number_variant", "near", "embedding"], ...] = (
+        *("exact", "ngram", "number_variant", "near", "embedding"),
+    )
+    """Those that drop a problem. Leave out `number_variant` and `near` for problems made from templates, which differ
+    from the benchmark's by their numbers alone."""
     embeddings: ModelName | None = None
     """Sentence embedding model for paraphrases and translations; none: the stages that need no model."""
 

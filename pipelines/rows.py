@@ -69,7 +69,8 @@ def _file_rows(path: Path) -> Iterator[Row]:
         return
     zipped = magic[:2] == b"\x1f\x8b"
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    with gzip.open(path) if zipped else path.open("rb") as opened:
+    binary: IO[bytes] = gzip.open(path) if zipped else path.open("rb")  # type: ignore[assignment]  # noqa: SIM115
+    with binary as opened:
         if suffix in (".csv", ".tsv"):
             yield from _csv(opened, "\t" if suffix == ".tsv" else ",")
         else:

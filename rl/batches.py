@@ -48,8 +48,9 @@ class MicroBatch:
     first: Tensor
 
 
-def micro_batches(examples: Sequence[Example], max_tokens: int, device: str | torch.device = "cpu",
-                  pad_id: int = 0) -> Iterator[MicroBatch]:
+def micro_batches(
+    examples: Sequence[Example], max_tokens: int, device: str | torch.device = "cpu", pad_id: int = 0
+) -> Iterator[MicroBatch]:
     """Cut `examples` into micro-batches of at most `max_tokens` padded tokens (a longer example goes alone).
 
     Every example appears exactly once; none is dropped. Longest first, so that a batch too large fails at once.
@@ -58,7 +59,7 @@ def micro_batches(examples: Sequence[Example], max_tokens: int, device: str | to
     start = 0
     while start < len(order):
         size = max(1, max_tokens // max(1, len(examples[order[start]])))
-        rows = order[start:start + size]
+        rows = order[start : start + size]
         yield _collate(rows, [examples[i] for i in rows], device, pad_id)
         start += size
 
@@ -70,9 +71,12 @@ def _collate(rows: list[int], examples: list[Example], device: str | torch.devic
     completions = [[*e.completion_ids] + [pad_id] * (tail - len(e.completion_ids)) for e in examples]
     lengths = torch.tensor([len(e.completion_ids) for e in examples])
     return MicroBatch(
-        rows, torch.tensor(ids, device=device), torch.tensor(completions, device=device),
+        rows,
+        torch.tensor(ids, device=device),
+        torch.tensor(completions, device=device),
         (torch.arange(tail)[None] < lengths[:, None]).to(device),
-        torch.tensor([len(e.prompt_ids) - 1 for e in examples], device=device))
+        torch.tensor([len(e.prompt_ids) - 1 for e in examples], device=device),
+    )
 
 
 def completion_logprobs(model: Any, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

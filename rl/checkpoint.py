@@ -33,8 +33,10 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
     try:
         return AutoModelForCausalLM.from_pretrained(resolve(folder), dtype=dtype).eval()
     except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}: not a model that transformers can load ({error}); give a folder with config.json, "
-                         "tokenizer and safetensors weights, or a Hub id.") from error
+        raise ModelError(
+            f"{folder}: not a model that transformers can load ({error}); give a folder with config.json, "
+            "tokenizer and safetensors weights, or a Hub id."
+        ) from error
 
 
 def save_model(folder: Path, model: Any, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
@@ -70,7 +72,7 @@ def save_checkpoint(folder: Path, model: Any, tokenizer: Any, state: dict[str, A
 
 def load_state(folder: Path) -> dict[str, Any]:
     """The `state` of a checkpoint that this project wrote."""
-    return torch.load(folder / STATE, weights_only=False)  # type: ignore[no-any-return]
+    return torch.load(folder / STATE, weights_only=False)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

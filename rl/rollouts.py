@@ -76,8 +76,15 @@ class RolloutMaker:
         problems: columns `id`, `problem`, `answer`.
     """
 
-    def __init__(self, engine: Engine, verifier: Verifier, problems: pl.DataFrame, recipe: TrainRecipe,
-                 preset: Preset, timed: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        verifier: Verifier,
+        problems: pl.DataFrame,
+        recipe: TrainRecipe,
+        preset: Preset,
+        timed: Callable[[str], Any],
+    ) -> None:
         self.engine, self.verifier, self.recipe, self.preset, self.timed = engine, verifier, recipe, preset, timed
         self.ids, self.golds = problems["id"].to_list(), problems["answer"].to_list()
         s = recipe.sampling
@@ -97,37 +104,55 @@ class RolloutMaker:
             verdicts = self._verdicts(indices, completions)
             rewards = self._rewards(completions, verdicts, step, round_)
             samples = [self._sample(c, v, i, rewards) for i, (c, v) in enumerate(zip(completions, verdicts))]
-        return [Group(index, self.ids[index], self.prompts[index], samples[k * size:(k + 1) * size], step)
-                for k, index in enumerate(indices)]
+        return [
+            Group(index, self.ids[index], self.prompts[index], samples[k * size : (k + 1) * size], step)
+            for k, index in enumerate(indices)
+        ]
 
     def _requests(self, indices: Sequence[int], step: int, round_: int) -> list[Request]:
         size = self.recipe.sampling.group_size
-        return [Request(f"{k}.{j}", self.prompts[index], self.sampling,
-                        sample_seed(self.recipe.seed, self.ids[index], f"step={step}.{round_}.{k}", j))
-                for k, index in enumerate(indices) for j in range(size)]
+        return [
+            Request(
+                f"{k}.{j}",
+                self.prompts[index],
+                self.sampling,
+                sample_seed(self.recipe.seed, self.ids[index], f"step={step}.{round_}.{k}", j),
+            )
+            for k, index in enumerate(indices)
+            for j in range(size)
+        ]
 
     def _verdicts(self, indices: Sequence[int], completions: list[Completion]) -> list[Verdict]:
         golds = [self.golds[index] for index in indices for _ in range(self.recipe.sampling.group_size)]
-        return self.verifier.grade_many([(g, c.text) for g, c in zip(golds, completions)], None,
-                                        [c.finish_reason for c in completions], self.opened)
+        return self.verifier.grade_many(
+            [(g, c.text) for g, c in zip(golds, completions)], None, [c.finish_reason for c in completions], self.opened
+        )
 
-    def _rewards(self, completions: list[Completion], verdicts: list[Verdict], step: int,
-                 round_: int) -> parts_of.Rewards:
+    def _rewards(
+        self, completions: list[Completion], verdicts: list[Verdict], step: int, round_: int
+    ) -> parts_of.Rewards:
         r, s = self.recipe.rewards, self.recipe.sampling
         statuses = [v.status for v in verdicts]
         lengths = [len(c.token_ids) for c in completions]
         keep_truncated = not self.preset.mask_truncated
         accuracy = parts_of.accuracy(statuses, truncated=0.0 if keep_truncated else np.nan)
-        weights = {"accuracy": 1.0, "format": r.format, "length": self._default(r.length, "length_reward", 0.1),
-                   "overlong": self._default(r.overlong, "overlong_reward", 1.0), "repetition": r.repetition}
+        weights = {
+            "accuracy": 1.0,
+            "format": r.format,
+            "length": self._default(r.length, "length_reward", 0.1),
+            "overlong": self._default(r.overlong, "overlong_reward", 1.0),
+            "repetition": r.repetition,
+        }
         parts = {
             "accuracy": accuracy,
             "format": parts_of.format_bonus([c.text for c in completions], opened_in_prompt=self.opened),
-            "length": parts_of.kimi_length(lengths, [x == "correct" for x in statuses], s.group_size, step=step,
-                                           warmup_steps=r.length_warmup_steps),
+            "length": parts_of.kimi_length(
+                lengths, [x == "correct" for x in statuses], s.group_size, step=step, warmup_steps=r.length_warmup_steps
+            ),
             "overlong": parts_of.overlong(lengths, s.max_tokens, min(r.overlong_buffer, s.max_tokens)),
-            "repetition": parts_of.repetition([c.token_ids for c in completions]) if r.repetition else
-            np.zeros(len(completions)),
+            "repetition": parts_of.repetition([c.token_ids for c in completions])
+            if r.repetition
+            else np.zeros(len(completions)),
         }
         return self._controlled(parts_of.combine(parts, weights), step, round_)
 
@@ -145,5 +170,12 @@ class RolloutMaker:
 
     @staticmethod
     def _sample(c: Completion, v: Verdict, position: int, rewards: parts_of.Rewards) -> Sample:
-        return Sample(c.token_ids, c.logprobs, c.text, c.finish_reason == "length", v.status,
-                      float(rewards.total[position]), {k: float(p[position]) for k, p in rewards.parts.items()})
+        return Sample(
+            c.token_ids,
+            c.logprobs,
+            c.text,
+            c.finish_reason == "length",
+            v.status,
+            float(rewards.total[position]),
+            {k: float(p[position]) for k, p in rewards.parts.items()},
+        )

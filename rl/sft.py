@@ -26,10 +26,20 @@ def learning_rate_at(step: int, steps: int, peak: float, warmup: int) -> float:
     return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
-def fine_tune(model: Any, examples: Sequence[Example] | Callable[[int], list[Example]], *, steps: int,
-              batch_size: int, learning_rate: float, warmup: int = 20, max_tokens: int = 4096, seed: int = 0,
-              weight_decay: float = 0.01, max_grad_norm: float = 1.0,
-              on_step: Callable[[int, float], None] | None = None) -> list[float]:
+def fine_tune(
+    model: Any,
+    examples: Sequence[Example] | Callable[[int], list[Example]],
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    warmup: int = 20,
+    max_tokens: int = 4096,
+    seed: int = 0,
+    weight_decay: float = 0.01,
+    max_grad_norm: float = 1.0,
+    on_step: Callable[[int, float], None] | None = None,
+) -> list[float]:
     """Fine-tune `model` in place; returns the loss of every step, nats a token.
 
     Args:
@@ -51,8 +61,9 @@ def fine_tune(model: Any, examples: Sequence[Example] | Callable[[int], list[Exa
     return losses
 
 
-def _step(model: Any, optimizer: torch.optim.Optimizer, batch: list[Example], max_tokens: int,
-          max_grad_norm: float) -> float:
+def _step(
+    model: Any, optimizer: torch.optim.Optimizer, batch: list[Example], max_tokens: int, max_grad_norm: float
+) -> float:
     device = next(model.parameters()).device
     tokens = sum(len(e.completion_ids) for e in batch)
     total = 0.0
@@ -60,7 +71,7 @@ def _step(model: Any, optimizer: torch.optim.Optimizer, batch: list[Example], ma
     for micro in micro_batches(batch, max_tokens, device):
         logp, _ = completion_logprobs(model, micro)
         loss = -(logp * micro.mask).sum() / tokens
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += float(loss.detach())
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()

@@ -64,8 +64,17 @@ class Trainer:
         on_step: called with (step, metrics) after every step.
     """
 
-    def __init__(self, recipe: TrainRecipe, model: Any, engine: Engine, verifier: Verifier, problems: pl.DataFrame,
-                 store: Store, folder: Path, on_step: OnStep | None = None) -> None:
+    def __init__(
+        self,
+        recipe: TrainRecipe,
+        model: Any,
+        engine: Engine,
+        verifier: Verifier,
+        problems: pl.DataFrame,
+        store: Store,
+        folder: Path,
+        on_step: OnStep | None = None,
+    ) -> None:
         if problems.is_empty():
             raise SourceError(f"{recipe.store}: snapshot {recipe.snapshot} holds no problems; refresh it first.")
         self.recipe, self.preset, self.model, self.engine = recipe, recipe.preset(), model, engine
@@ -74,10 +83,18 @@ class Trainer:
         self.maker = RolloutMaker(engine, verifier, problems, recipe, self.preset, self.clock)
         c, s = recipe.curriculum, recipe.sampling
         rates = problems["pass_rate"].to_list() if "pass_rate" in problems.columns else [None] * len(problems)
-        self.curriculum = Curriculum(self.maker.ids, rates, order=c.order, prioritised=c.prioritised, decay=c.decay,
-                                     seed=recipe.seed, full_after=max(1, recipe.steps * s.prompts // 3))
-        self.buffer: GroupBuffer[Group] = GroupBuffer(s.prompts, s.max_refills,
-                                                      drop_constant=self.preset.dynamic_sampling)
+        self.curriculum = Curriculum(
+            self.maker.ids,
+            rates,
+            order=c.order,
+            prioritised=c.prioritised,
+            decay=c.decay,
+            seed=recipe.seed,
+            full_after=max(1, recipe.steps * s.prompts // 3),
+        )
+        self.buffer: GroupBuffer[Group] = GroupBuffer(
+            s.prompts, s.max_refills, drop_constant=self.preset.dynamic_sampling
+        )
         self.updater = Updater(model, recipe, self.preset, self.clock)
         self.step, self.tokens, self.first_ratio_error = 0, 0, float("nan")
         self._rows: dict[str, list[pl.DataFrame]] = {"steps": [], "rollouts": []}
@@ -122,9 +139,11 @@ class Trainer:
         if self.step == 1:
             self.first_ratio_error = ratio_error
         if self.recipe.dtype == "float32" and ratio_error > RATIO_TOLERANCE:
-            raise EngineError(f"step {self.step}: sampler and trainer disagree, max |ratio - 1| = {ratio_error:.2g} "
-                              f"(float32 gives about 1e-5). The sampler's weights are not the trainer's: look for a "
-                              "tensor that the sync leaves out. Nothing was trained on since the last checkpoint.")
+            raise EngineError(
+                f"step {self.step}: sampler and trainer disagree, max |ratio - 1| = {ratio_error:.2g} "
+                f"(float32 gives about 1e-5). The sampler's weights are not the trainer's: look for a "
+                "tensor that the sync leaves out. Nothing was trained on since the last checkpoint."
+            )
 
     def _rollouts(self) -> tuple[list[Group], Tally]:
         round_ = 0
@@ -145,9 +164,14 @@ class Trainer:
 
     def _save(self) -> None:
         self._flush()
-        state = {"step": self.step, "tokens": self.tokens, "first_ratio_error": self.first_ratio_error,
-                 "updater": self.updater.state(), "curriculum": self.curriculum.state(),
-                 "buffer": self._buffer_state()}
+        state = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "first_ratio_error": self.first_ratio_error,
+            "updater": self.updater.state(),
+            "curriculum": self.curriculum.state(),
+            "buffer": self._buffer_state(),
+        }
         save_checkpoint(self.folder / "checkpoints" / f"step-{self.step}", self.model, self.engine.tokenizer, state)
 
     def _buffer_state(self) -> dict[str, Any]:
@@ -172,27 +196,51 @@ class Trainer:
         self.step += 1
 
     def _record_run(self) -> None:
-        row = {"run": self.run, "kind": "train", "config": self.recipe.model_dump_json(), "model": self.recipe.model,
-               "time": datetime.now(UTC).replace(tzinfo=None)}
+        row = {
+            "run": self.run,
+            "kind": "train",
+            "config": self.recipe.model_dump_json(),
+            "model": self.recipe.model,
+            "time": datetime.now(UTC).replace(tzinfo=None),
+        }
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.json").write_text(json.dumps(json.loads(row["config"]), indent=1))  # type: ignore[arg-type]
         self.store.append("runs", pl.DataFrame([row], schema=SCHEMAS["runs"]))
 
     def _log(self, groups: list[Group], batch: Tensor, metrics: dict[str, float]) -> None:
-        steps = {"run": self.run, "step": self.step, "metric": list(metrics), "value": list(map(float, metrics.values()))}
+        steps = {
+            "run": self.run,
+            "step": self.step,
+            "metric": list(metrics),
+            "value": list(map(float, metrics.values())),
+        }
         self._rows["steps"].append(pl.DataFrame(steps, schema=SCHEMAS["steps"]))
         size = self.recipe.sampling.group_size
-        rows = [self._rollout_row(g, i, float(batch[k * size + i])) for k, g in enumerate(groups)
-                for i in range(len(g.samples))]
+        rows = [
+            self._rollout_row(g, i, float(batch[k * size + i]))
+            for k, g in enumerate(groups)
+            for i in range(len(g.samples))
+        ]
         self._rows["rollouts"].append(pl.DataFrame(rows, schema=SCHEMAS["rollouts"]))
         if self.step % 10 == 0:
             self._flush()
 
     def _rollout_row(self, group: Group, i: int, advantage: float) -> dict[str, Any]:
         s = group.samples[i]
-        return {"run": self.run, "step": self.step, "problem_id": group.problem_id, "sample": i,
-                "prompt": "", "completion": s.text, "reward": s.reward, "advantage": advantage, "status": s.status,
-                "tokens": len(s.token_ids), "truncated": s.truncated, "weights_version": group.version}
+        return {
+            "run": self.run,
+            "step": self.step,
+            "problem_id": group.problem_id,
+            "sample": i,
+            "prompt": "",
+            "completion": s.text,
+            "reward": s.reward,
+            "advantage": advantage,
+            "status": s.status,
+            "tokens": len(s.token_ids),
+            "truncated": s.truncated,
+            "weights_version": group.version,
+        }
 
     def _flush(self) -> None:
         for table, frames in self._rows.items():
@@ -204,8 +252,14 @@ class Trainer:
         total = dict(self.clock.total)
         inside = total.get("engine", 0.0) + total.get("torch", 0.0)
         return TrainingResult(
-            self.run, self.folder / "checkpoints" / f"step-{self.step}", self.step, self.first_ratio_error,
-            self.tokens / seconds if seconds else 0.0, 1 - inside / seconds if seconds else 0.0, total)
+            self.run,
+            self.folder / "checkpoints" / f"step-{self.step}",
+            self.step,
+            self.first_ratio_error,
+            self.tokens / seconds if seconds else 0.0,
+            1 - inside / seconds if seconds else 0.0,
+            total,
+        )
 
 
 def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[str, float]:
@@ -218,13 +272,16 @@ def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[s
         "reward": sum(rewards) / max(1, len(rewards)),
         "success": sum(s.status == "correct" for s in samples) / n,
         "group_std": float(torch.stack(spread).mean()) if spread else 0.0,
-        "zero_std_share": tally.constant / max(1, tally.offered) if tally.constant else
-        float((batch.reshape(len(groups) or 1, -1) == 0).all(-1).float().mean()),
+        "zero_std_share": tally.constant / max(1, tally.offered)
+        if tally.constant
+        else float((batch.reshape(len(groups) or 1, -1) == 0).all(-1).float().mean()),
         "truncated_share": sum(s.truncated for s in samples) / n,
         "unverifiable_share": sum(s.status in ("unverifiable", "timeout") for s in samples) / n,
         "length": sum(len(s.token_ids) for s in samples) / n,
         **{f"length_{k}": sum(v) / len(v) for k, v in lengths.items() if v},
         **{f"reward_{part}": sum(v for s in samples if (v := s.parts[part]) == v) / n for part in samples[0].parts},
-        "groups": len(groups), "groups_dropped": tally.constant + tally.unverified, "refills": tally.refills,
+        "groups": len(groups),
+        "groups_dropped": tally.constant + tally.unverified,
+        "refills": tally.refills,
         "wasted_tokens": tally.wasted_tokens,
     }

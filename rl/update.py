@@ -33,13 +33,16 @@ class Updater:
 
     def _new_optimizer(self) -> torch.optim.AdamW:
         o = self.recipe.optimizer
-        return torch.optim.AdamW(self.model.parameters(), lr=o.learning_rate, betas=o.betas,
-                                 weight_decay=o.weight_decay)
+        return torch.optim.AdamW(
+            self.model.parameters(), lr=o.learning_rate, betas=o.betas, weight_decay=o.weight_decay
+        )
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"optimizer": self.optimizer.state_dict(),
-                "reference": self.reference.state_dict() if self.reference is not None else None}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "reference": self.reference.state_dict() if self.reference is not None else None,
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
@@ -71,16 +74,18 @@ class Updater:
         denominator = rows.denominator(own)
         self.optimizer.zero_grad(set_to_none=True)
         parts = []
-        for batch in micro_batches([rows.examples[i] for i in own], self.recipe.optimizer.micro_batch_tokens,
-                                   self.device):
+        for batch in micro_batches(
+            [rows.examples[i] for i in own], self.recipe.optimizer.micro_batch_tokens, self.device
+        ):
             parts.append(self._micro_step(rows, [own[i] for i in batch.rows], batch, denominator, trainer_old))
         with self.clock("torch"):
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.max_grad_norm)
             self.optimizer.step()
         return {k: float(v) for k, v in combine_metrics(parts).items()} | {"grad_norm": float(norm)}
 
-    def _micro_step(self, rows: _Rows, own: list[int], batch: MicroBatch, denominator: Denominator,
-                    trainer_old: list[Tensor] | None) -> dict[str, Tensor]:
+    def _micro_step(
+        self, rows: _Rows, own: list[int], batch: MicroBatch, denominator: Denominator, trainer_old: list[Tensor] | None
+    ) -> dict[str, Tensor]:
         p, s = self.preset, self.recipe.sampling
         sampler = rows.sampler_logprobs(own, batch)
         mask = batch.mask & rows.trained[own].to(self.device)[:, None]
@@ -89,15 +94,36 @@ class Updater:
                 logp, entropy = completion_logprobs(self.model, batch, s.temperature)
             now = logp.detach()
             old = _stack(trainer_old, own, batch) if trainer_old is not None else now
-            correction = None if p.correction == "none" else correct(
-                old, sampler, mask, level=p.correction, mode=p.correction_mode, cap=p.correction_cap,
-                denominator=denominator)
+            correction = (
+                None
+                if p.correction == "none"
+                else correct(
+                    old,
+                    sampler,
+                    mask,
+                    level=p.correction,
+                    mode=p.correction_mode,
+                    cap=p.correction_cap,
+                    denominator=denominator,
+                )
+            )
             loss = policy_loss(
-                p.loss, logp, sampler if correction is None else old, rows.advantage[own].to(self.device), mask,
-                clip_low=p.clip_low, clip_high=p.clip_high, aggregation=p.aggregation, max_length=s.max_tokens,
-                denominator=denominator, dual_clip=p.dual_clip, tau=p.tau,
-                weights=None if correction is None else correction.weights, **self._kl(batch))
-            loss.value.backward()  # type: ignore[no-untyped-call]
+                p.loss,
+                logp,
+                sampler if correction is None else old,
+                rows.advantage[own].to(self.device),
+                mask,
+                clip_low=p.clip_low,
+                clip_high=p.clip_high,
+                aggregation=p.aggregation,
+                max_length=s.max_tokens,
+                denominator=denominator,
+                dual_clip=p.dual_clip,
+                tau=p.tau,
+                weights=None if correction is None else correction.weights,
+                **self._kl(batch),
+            )
+            loss.value.backward()
             error = torch.where(batch.mask, (old - sampler).expm1().abs(), 0.0).amax()
             spread = torch.where(mask, entropy.detach(), 0.0).sum() / max(1, int(denominator.tokens))
         own_metrics = {"sampler_ratio_error_max": error, "entropy": spread}
@@ -143,8 +169,10 @@ class _Rows:
         self.examples: list[Example] = [e for g in groups for e in g.examples()]
         self.advantage = advantage
         self.logprobs = [s.logprobs for g in groups for s in g.samples]
-        self.trained = torch.tensor([not (mask_truncated and s.truncated) and s.reward == s.reward
-                                     for g in groups for s in g.samples], dtype=torch.bool)
+        self.trained = torch.tensor(
+            [not (mask_truncated and s.truncated) and s.reward == s.reward for g in groups for s in g.samples],
+            dtype=torch.bool,
+        )
 
     def denominator(self, own: list[int]) -> Denominator:
         """Trained tokens and sequences of one optimizer step."""
@@ -161,7 +189,7 @@ class _Rows:
 def _stack(values: list[Tensor], own: list[int], batch: MicroBatch) -> Tensor:
     out = torch.zeros(batch.mask.shape, dtype=torch.float32, device=batch.mask.device)
     for row, i in enumerate(own):
-        out[row, :len(values[i])] = values[i]
+        out[row, : len(values[i])] = values[i]
     return out
 
 

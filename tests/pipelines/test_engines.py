@@ -16,8 +16,10 @@ from assay.rl.checkpoint import load_model
 
 def requests(engine: VllmEngine, count: int = 48, **sampling: float) -> list[Request]:
     texts = [f"What is {i % 12 + 1} + {i % 7} - {i % 5}?" for i in range(count)]
-    return [Request(f"r{i}", render(engine.tokenizer, t), Sampling(**{"max_tokens": 48, **sampling}), i)  # type: ignore[arg-type]
-            for i, t in enumerate(texts)]
+    return [
+        Request(f"r{i}", render(engine.tokenizer, t), Sampling(**{"max_tokens": 48, **sampling}), i)  # type: ignore[arg-type]
+        for i, t in enumerate(texts)
+    ]
 
 
 def mismatch(engine: VllmEngine, model: object, temperature: float = 1.0) -> float:
@@ -54,8 +56,9 @@ def test_order_keys_and_finish_reasons(engine: VllmEngine) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_sampler_and_trainer_agree_at_the_sampling_temperature(engine: VllmEngine, reasoner: Path,
-                                                               temperature: float) -> None:
+def test_sampler_and_trainer_agree_at_the_sampling_temperature(
+    engine: VllmEngine, reasoner: Path, temperature: float
+) -> None:
     assert mismatch(engine, load_model(reasoner), temperature) < 1e-4
 
 

@@ -18,15 +18,26 @@ from assay.pipelines.engines import ReplayEngine, Sampling, VllmEngine
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Policy, Verifier
 
-PROBLEMS = pl.DataFrame({"id": [f"p{i}" for i in range(10)],
-                         "problem": [f"What is {i + 2} + {i}?" for i in range(10)],
-                         "answer": [str(2 * i + 2) for i in range(10)]})
+PROBLEMS = pl.DataFrame(
+    {
+        "id": [f"p{i}" for i in range(10)],
+        "problem": [f"What is {i + 2} + {i}?" for i in range(10)],
+        "answer": [str(2 * i + 2) for i in range(10)],
+    }
+)
 SAMPLING = Sampling(max_tokens=48)
 
 
 def take(store: Store, engine: object, samples: int, problems: pl.DataFrame = PROBLEMS, **more: object) -> pl.DataFrame:
-    return generate.sample(store, engine, problems, mode="think", samples=samples, sampling=SAMPLING,  # type: ignore[arg-type]
-                           **more)  # type: ignore[arg-type]
+    return generate.sample(
+        store,
+        engine,
+        problems,
+        mode="think",
+        samples=samples,
+        sampling=SAMPLING,  # type: ignore[arg-type]
+        **more,
+    )  # type: ignore[arg-type]
 
 
 def test_only_what_is_missing_is_sampled(engine: VllmEngine, tmp_path: Path) -> None:

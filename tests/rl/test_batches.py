@@ -21,7 +21,7 @@ def test_every_example_appears_once_within_the_budget(budget: int) -> None:
     for batch in batches:
         for row, ids, mask, completion in zip(batch.rows, batch.input_ids, batch.mask, batch.completion_ids):
             example = EXAMPLES[row]
-            assert ids[:len(example)].tolist() == [*example.prompt_ids, *example.completion_ids]
+            assert ids[: len(example)].tolist() == [*example.prompt_ids, *example.completion_ids]
             assert completion[mask].tolist() == list(example.completion_ids)
 
 
@@ -37,7 +37,7 @@ def test_logprobs_are_those_of_each_sequence_alone(reasoner: Path, temperature: 
         ids = torch.tensor([[*example.prompt_ids, *example.completion_ids]])
         with torch.no_grad():
             plain = (model(ids).logits[0] / temperature).log_softmax(-1)
-        predicting = plain[len(example.prompt_ids) - 1:-1]
+        predicting = plain[len(example.prompt_ids) - 1 : -1]
         want = predicting.gather(-1, torch.tensor(example.completion_ids)[:, None])[:, 0]
         count = len(example.completion_ids)
         torch.testing.assert_close(got[:count], want, atol=2e-5, rtol=0)

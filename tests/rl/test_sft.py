@@ -28,7 +28,7 @@ def test_the_loss_is_the_mean_over_completion_tokens_and_falls(reasoner: Path) -
     for e in EXAMPLES:
         ids = torch.tensor([[*e.prompt_ids, *e.completion_ids]])
         with torch.no_grad():
-            logp = model(ids).logits[0].log_softmax(-1)[len(e.prompt_ids) - 1:-1]
+            logp = model(ids).logits[0].log_softmax(-1)[len(e.prompt_ids) - 1 : -1]
         nll -= float(logp.gather(-1, torch.tensor(e.completion_ids)[:, None]).sum())
     losses = fine_tune(model, EXAMPLES, steps=8, batch_size=6, learning_rate=1e-3, warmup=1)
     assert losses[0] == pytest.approx(nll / 18, rel=1e-4)

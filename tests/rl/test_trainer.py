@@ -20,14 +20,25 @@ from assay.rl.recipe import TrainRecipe
 from assay.rl.trainer import Trainer, TrainingResult
 
 PROBLEMS = pl.DataFrame(
-    [(f"p{i}", f"What is {i % 9 + 3} + {i % 7 + 2} - {i % 5 + 1}?", str(i % 9 + 3 + i % 7 + 2 - i % 5 - 1), 0.5)
-     for i in range(24)], schema=["id", "problem", "answer", "pass_rate"], orient="row")
+    [
+        (f"p{i}", f"What is {i % 9 + 3} + {i % 7 + 2} - {i % 5 + 1}?", str(i % 9 + 3 + i % 7 + 2 - i % 5 - 1), 0.5)
+        for i in range(24)
+    ],
+    schema=["id", "problem", "answer", "pass_rate"],
+    orient="row",
+)
 
 
 def recipe(store: Path, model: Path, **changes: Any) -> TrainRecipe:
-    plain = {"name": "t", "model": str(model), "store": str(store), "steps": 4, "checkpoint_every": 2,
-             "sampling": {"prompts": 6, "group_size": 4, "max_tokens": 64, "instruction": ""},
-             "optimizer": {"learning_rate": 1e-4}}
+    plain = {
+        "name": "t",
+        "model": str(model),
+        "store": str(store),
+        "steps": 4,
+        "checkpoint_every": 2,
+        "sampling": {"prompts": 6, "group_size": 4, "max_tokens": 64, "instruction": ""},
+        "optimizer": {"learning_rate": 1e-4},
+    }
     return TrainRecipe.model_validate({**plain, **changes})
 
 
@@ -41,15 +52,27 @@ def run(made: TrainRecipe, pool: EnginePool, store: Store, folder: Path, **more:
 def recorded(store: Store, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     timed = pl.col("metric").str.contains("second")
     steps = store.scan("steps").filter((pl.col("run") == name) & ~timed).unique(["step", "metric"], keep="last")
-    rollouts = store.scan("rollouts").filter(pl.col("run") == name).unique(["step", "problem_id", "sample", "completion"])
-    return (steps.select("step", "metric", "value").sort("step", "metric").collect(),
-            rollouts.select("step", "problem_id", "sample", "completion", "reward", "advantage").sort(pl.all()).collect())
+    rollouts = (
+        store.scan("rollouts").filter(pl.col("run") == name).unique(["step", "problem_id", "sample", "completion"])
+    )
+    return (
+        steps.select("step", "metric", "value").sort("step", "metric").collect(),
+        rollouts.select("step", "problem_id", "sample", "completion", "reward", "advantage").sort(pl.all()).collect(),
+    )
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"algorithm": "kimi", "optimizer": {"learning_rate": 1e-4, "updates_per_step": 2}},
-    {"changes": {"dynamic_sampling": True}}], ids=["dr_grpo", "kimi", "dynamic"])
-def test_a_resumed_run_is_bit_identical(pool: EnginePool, reasoner: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"algorithm": "kimi", "optimizer": {"learning_rate": 1e-4, "updates_per_step": 2}},
+        {"changes": {"dynamic_sampling": True}},
+    ],
+    ids=["dr_grpo", "kimi", "dynamic"],
+)
+def test_a_resumed_run_is_bit_identical(
+    pool: EnginePool, reasoner: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     """Also sampler seeds, curriculum state and the optimizer: the steps after the checkpoint are the same."""
     store = Store.open(tmp_path / "s", create=True)
     made = recipe(tmp_path / "s", reasoner, **changes)
@@ -65,11 +88,17 @@ def test_a_resumed_run_is_bit_identical(pool: EnginePool, reasoner: Path, tmp_pa
     assert whole.steps == cut.steps == 4
 
 
-def test_sampler_and_trainer_agree_at_every_step_and_checkpoints_load(pool: EnginePool, reasoner: Path,
-                                                                      tmp_path: Path) -> None:
+def test_sampler_and_trainer_agree_at_every_step_and_checkpoints_load(
+    pool: EnginePool, reasoner: Path, tmp_path: Path
+) -> None:
     store, errors = Store.open(tmp_path / "s", create=True), []
-    result = run(recipe(tmp_path / "s", reasoner, optimizer={"learning_rate": 1e-3}), pool, store, tmp_path / "r",
-                 on_step=lambda _, m: errors.append(m["ratio_error"]))
+    result = run(
+        recipe(tmp_path / "s", reasoner, optimizer={"learning_rate": 1e-3}),
+        pool,
+        store,
+        tmp_path / "r",
+        on_step=lambda _, m: errors.append(m["ratio_error"]),
+    )
     assert result.ratio_error_first_step < 1e-4
     assert len(errors) == 4
     assert max(errors) < 1e-3
@@ -81,37 +110,59 @@ def test_sampler_and_trainer_agree_at_every_step_and_checkpoints_load(pool: Engi
     assert served.fingerprint != pool.get(str(reasoner)).fingerprint
 
 
-def test_a_sync_that_leaves_a_tensor_out_is_noticed(pool: EnginePool, reasoner: Path, tmp_path: Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_leaves_a_tensor_out_is_noticed(
+    pool: EnginePool, reasoner: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from assay.pipelines.engines import VllmEngine
 
     real = VllmEngine.load_weights
     pool.get(str(reasoner))
-    monkeypatch.setattr(VllmEngine, "load_weights",
-                        lambda self, weights, name: real(self, [w for w in weights if "mlp" not in w[0]], name))
+    monkeypatch.setattr(
+        VllmEngine,
+        "load_weights",
+        lambda self, weights, name: real(self, [w for w in weights if "mlp" not in w[0]], name),
+    )
     with pytest.raises(EngineError, match=r"step \d: sampler and trainer disagree"):
-        run(recipe(tmp_path / "s", reasoner, optimizer={"learning_rate": 3e-2}), pool,
-            Store.open(tmp_path / "s", create=True), tmp_path / "r")
+        run(
+            recipe(tmp_path / "s", reasoner, optimizer={"learning_rate": 3e-2}),
+            pool,
+            Store.open(tmp_path / "s", create=True),
+            tmp_path / "r",
+        )
     monkeypatch.undo()
     pool.close()
 
 
 def gradient(pool: EnginePool, reasoner: Path, tmp_path: Path, budget: int, **changes: Any) -> torch.Tensor:
-    made = recipe(tmp_path / "s", reasoner, steps=1, optimizer={"learning_rate": 1e-9, "micro_batch_tokens": budget,
-                                                               "max_grad_norm": 1e9}, **changes)
+    made = recipe(
+        tmp_path / "s",
+        reasoner,
+        steps=1,
+        optimizer={"learning_rate": 1e-9, "micro_batch_tokens": budget, "max_grad_norm": 1e9},
+        **changes,
+    )
     with Verifier(workers=1) as verifier:
         model = load_model(reasoner)
-        Trainer(made, model, pool.get(str(reasoner)), verifier, PROBLEMS, Store.open(tmp_path / "s", create=True),
-                tmp_path / f"r{budget}").train()
+        Trainer(
+            made,
+            model,
+            pool.get(str(reasoner)),
+            verifier,
+            PROBLEMS,
+            Store.open(tmp_path / "s", create=True),
+            tmp_path / f"r{budget}",
+        ).train()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "gspo", "kimi"])
-def test_the_micro_batch_size_does_not_change_the_gradient(pool: EnginePool, reasoner: Path, tmp_path: Path,
-                                                           algorithm: str) -> None:
+def test_the_micro_batch_size_does_not_change_the_gradient(
+    pool: EnginePool, reasoner: Path, tmp_path: Path, algorithm: str
+) -> None:
     changes = {"dynamic_sampling": False}
-    alone, some, whole = (gradient(pool, reasoner, tmp_path, b, algorithm=algorithm, changes=changes)
-                          for b in (1, 200, 100_000))
+    alone, some, whole = (
+        gradient(pool, reasoner, tmp_path, b, algorithm=algorithm, changes=changes) for b in (1, 200, 100_000)
+    )
     assert float(whole.norm()) > 0
     assert float((alone - whole).norm() / whole.norm()) < 1e-5
     assert float((some - whole).norm() / whole.norm()) < 1e-5
@@ -122,8 +173,20 @@ def test_metrics_and_rollouts_are_recorded(pool: EnginePool, reasoner: Path, tmp
     result = run(recipe(tmp_path / "s", reasoner), pool, store, tmp_path / "r")
     steps, rollouts = recorded(store, "r")
     named = set(steps["metric"])
-    assert {"reward", "success", "entropy", "ratio_error", "clip_share_low", "clip_share_high", "length", "grad_norm",
-            "truncated_share", "unverifiable_share", "zero_std_share", "approx_kl"} <= named
+    assert {
+        "reward",
+        "success",
+        "entropy",
+        "ratio_error",
+        "clip_share_low",
+        "clip_share_high",
+        "length",
+        "grad_norm",
+        "truncated_share",
+        "unverifiable_share",
+        "zero_std_share",
+        "approx_kl",
+    } <= named
     assert rollouts.height == 4 * 6 * 4
     rewards = steps.filter((pl.col("metric") == "reward") & (pl.col("step") == 3))["value"].item()
     own = rollouts.filter(pl.col("step") == 3)["reward"]
@@ -141,13 +204,22 @@ def test_a_random_reward_control_ignores_the_answers(pool: EnginePool, reasoner:
     assert 0 < rows.filter(right)["reward"].mean() < 1  # type: ignore[operator]
 
 
-def test_a_problem_set_without_any_gradient_goes_on_and_says_so(pool: EnginePool, reasoner: Path, tmp_path: Path) -> None:
+def test_a_problem_set_without_any_gradient_goes_on_and_says_so(
+    pool: EnginePool, reasoner: Path, tmp_path: Path
+) -> None:
     impossible = PROBLEMS.with_columns(answer=pl.lit("123456"))
-    made = recipe(tmp_path / "s", reasoner, steps=2, changes={"dynamic_sampling": True},
-                  sampling={"prompts": 3, "group_size": 2, "max_tokens": 48, "max_refills": 1, "instruction": ""})
+    made = recipe(
+        tmp_path / "s",
+        reasoner,
+        steps=2,
+        changes={"dynamic_sampling": True},
+        sampling={"prompts": 3, "group_size": 2, "max_tokens": 48, "max_refills": 1, "instruction": ""},
+    )
     store = Store.open(tmp_path / "s", create=True)
     with Verifier(workers=1) as verifier, pytest.warns(AssayWarning, match="0 of 3 groups after 1 refills"):
-        Trainer(made, load_model(reasoner), pool.get(str(reasoner)), verifier, impossible, store, tmp_path / "r").train()
+        Trainer(
+            made, load_model(reasoner), pool.get(str(reasoner)), verifier, impossible, store, tmp_path / "r"
+        ).train()
     dropped = store.scan("steps").filter(pl.col("metric") == "groups_dropped").collect()["value"].to_list()
     assert dropped == [6.0, 6.0]
 

@@ -1,0 +1,97 @@
+"""Comparison without a worker: what structure, numbers and words settle, and what is left to mathematics."""
+
+from dataclasses import replace
+
+import pytest
+
+from assay.pipelines.answer_text import canonical
+from assay.pipelines.equivalence import Policy, compare, list_length
+
+
+def same(a, b, **policy):
+    rule = replace(Policy(), **policy)
+    one, other = compare(canonical(a), canonical(b), rule), compare(canonical(b), canonical(a), rule)
+    if rule.complete_lists:
+        assert one == other, "not symmetric"
+    return one
+
+
+def test_lists():
+    assert same("1, 2", "2 and 1")
+    assert same("\\pm 3", "-3, 3")
+    assert same("1, 2", "1") is False
+    assert same("1331 and 1728", "1728") is False
+    assert same("1, 2", "2, 1", ordered_lists=True) is False
+    assert same("1, 2", "2", complete_lists=False)
+    assert same("1, 2", "2, 3", complete_lists=False) is False
+    assert same("n=2, 3", "3, 2")
+    assert same("x=1, y=2", "y=2, x=1")
+    assert same("x=1, y=2", "x=2, y=1") is False
+    assert list_length(canonical("3, 5, 7")) == 3
+    assert list_length(canonical("1,234")) == 2
+    assert list_length("7") == 0
+
+
+def test_points_intervals_and_inequalities():
+    assert same("(2,4)", "(4,2)") is False
+    assert same("(1,2)", "[1,2]") is False
+    assert same("(0, 12.5)", "0 < x < 12.5")
+    assert same("(0, 12.5)", "0 < x < 12.5", interval_as_inequality=False) is False
+    assert same("(-\\infty, 3]", "3 \\ge x")
+    assert same("x < 3", "y < 3") is False
+    assert same("x \\ne 1", "(-\\infty,1)\\cup(1,\\infty)")
+    assert same("\\{x \\mid x>2\\}", "(2,\\infty)")
+
+
+def test_units_percent_and_base():
+    assert same("12 cm", "12 m") is False
+    assert same("12 cm", "12")
+    assert same("12 cm", "12", units="required") is False
+    assert same("12 cm", "12 m", units="ignored")
+    assert same("3 hours", "180 minutes")
+    assert same("10", "10\\%")
+    assert same("0.1", "10\\%")
+    assert same("1\\%", "100\\%") is False
+    assert same("10", "10\\%", percent="required") is False
+    assert same("211_5", "211") is False
+    assert same("211_5", "56", base="optional")
+    assert same("1010_2", "12_8")
+
+
+def test_decimals():
+    assert same("\\frac{1}{3}", "0.33333")
+    assert same("\\frac{1}{3}", "0.333") is False
+    assert same("\\frac{1}{3}", "0.333", decimal_digits=3)
+    assert same("0.0000001", "0.0000002") is False
+    assert same("1000.99", "1000,99")
+    assert same("\\frac{1}{2004!}", "\\frac{1}{2006!}") is False
+
+
+def test_words_and_letters():
+    assert same("odd $n$", "even $n$") is False
+    assert same("\\text{no solution}", "\\emptyset")
+    assert same("是", "yes")
+    assert same("甲", "乙") is False
+    assert same("B", "(B) 3.3 MeV")
+    assert same("B", "(B) 3.3 MeV", letters=False) is False
+
+
+def test_assignments():
+    assert same("x=5", "5")
+    assert same("2 = x", "x=2")
+    assert same("x=5", "y=5") is False
+    assert same("f(x)=3", "g(x)=3") is False
+    assert same("x = \\frac12 = 0.5", "0.5")
+    assert same("\\frac{1}{4} \\approx 0.3", "0.25")
+
+
+@pytest.mark.parametrize(("a", "b"), [("\\sqrt{8}", "2\\sqrt{2}"), ("ab", "ba"), ("y=2x", "2x-y=0"), ("x^2<4", "(-2,2)")])
+def test_mathematics_is_left_open(a, b):
+    assert same(a, b) is None
+
+
+def test_matrices():
+    column = "\\begin{pmatrix}1\\\\2\\end{pmatrix}"
+    assert same(column, "\\left[\\begin{array}{c}1 \\\\ 2\\end{array}\\right]")
+    assert same(column, "\\begin{pmatrix}1 & 2\\end{pmatrix}") is False
+    assert same(column, "(1, 2)")
