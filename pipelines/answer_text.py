@@ -109,7 +109,6 @@ _NOT_WORDS = {
 @lru_cache(maxsize=100_000)
 def canonical(text: str) -> str:
     """The canonical spelling of an answer; equal texts are the same answer, unequal ones may still be."""
-    text = text.strip()
     if text.isascii() and text.isdigit():
         return text
     text = _repair(text).translate(_FOLD)

@@ -268,9 +268,8 @@ def _inequality(text: str) -> Reading | None:
 
 
 def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> bool | None:
-    if a.name and b.name and a.name != b.name:
-        if any(kind.match(a.name) and kind.match(b.name) for kind in (_VARIABLE, _FUNCTION)):
-            return False
+    if a.name != b.name and any(kind.match(a.name) and kind.match(b.name) for kind in (_VARIABLE, _FUNCTION)):
+        return False
     kinds = {a.kind, b.kind}
     if kinds == {"atom"}:
         return _same_atom(a.items[0], b.items[0], policy, atom)
@@ -284,6 +283,8 @@ def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> 
         return a.shape == b.shape and _pairwise(a, b, policy, atom)
     if kinds in ({"tuple"}, {"tuple", "list"}) or (kinds == {"tuple", "matrix"} and 1 in (a.shape, b.shape)):
         return _pairwise(a, b, policy, atom)
+    if a.kind == "list" and len(b.items) == 1 and not policy.complete_lists:
+        return _any(compare(item, b.items[0], policy, atom) for item in a.items)
     if "list" in kinds and len(a.items) == len(b.items) == 1:
         return compare(a.items[0], b.items[0], policy, atom)
     if "relation" in kinds and (a.equation or b.equation):
@@ -299,8 +300,8 @@ def _written(reading: Reading) -> str:
         closed = reading.shape if isinstance(reading.shape, tuple) else (False, False)
         return f"{'[' if closed[0] else '('}{low},{high}{']' if closed[1] else ')'}"
     if reading.kind == "list":
-        items = [_written(readings(item)[0]) for item in reading.items]
-        return "∪".join(items) if all(item[0] in "([" for item in items) else ",".join(items)
+        items = [next((_written(r) for r in readings(item) if r.kind == "interval"), item) for item in reading.items]
+        return ("∪" if all(item[0] in "([" for item in items) else ",").join(items)
     if reading.kind == "matrix" and isinstance(reading.shape, int):
         rows = [reading.items[i : i + reading.shape] for i in range(0, len(reading.items), reading.shape)]
         return r"\begin{pmatrix}" + r"\\".join("&".join(row) for row in rows) + r"\end{pmatrix}"

@@ -83,7 +83,7 @@ class ProcessPool:
         for _ in self._threads:
             self._items.put(None)
         for worker in list(self._processes):
-            worker.kill()
+            worker.process.kill()  # only its own thread may close the pipes that it reads
         for thread in self._threads:
             thread.join()
         while not self._items.empty():
@@ -94,7 +94,9 @@ class ProcessPool:
         worker = None
         while (item := self._items.get()) is not None:
             request, future = item
-            if future.set_running_or_notify_cancel():
+            if self._closed:
+                future.cancel()
+            elif future.set_running_or_notify_cancel():
                 worker = self._serve_item(worker, request, future)
             with self._lock:
                 self._waiting -= 1
@@ -116,7 +118,7 @@ class ProcessPool:
         worker = _Worker(*self._target, self._deadline)
         self._processes.add(worker)
         if self._closed:
-            worker.kill()
+            worker.process.kill()
         worker.wait_ready()
         return worker
 
@@ -141,7 +143,7 @@ class _Worker:
     def wait_ready(self) -> None:
         try:
             ready = self._read_line(START_SECONDS)
-        except (ItemTimeout, OSError, ValueError):  # the latter two: killed by close() while it started
+        except ItemTimeout:
             ready = {"error": f"exit status {self.process.poll()}"}
         if "error" in ready:
             self.kill()

@@ -69,7 +69,8 @@ def parse(text: str) -> Any:
     spelling = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
     config = math_verify.LatexExtractionConfig(boxed_match_priority=-1, normalization_config=spelling)
     latex = to_latex(text)
-    if not latex.strip() or re.search(r"(?<!\\)\$|\n", latex):
+    bare = latex.replace("\\{", "").replace("\\}", "")
+    if not latex.strip() or re.search(r"\$|\n", latex) or bare.count("{") != bare.count("}"):
         return None
     found = math_verify.parse(f"${latex}$", [config], fallback_mode="no_fallback", parsing_timeout=0)
     return found[0] if found else None

@@ -58,7 +58,9 @@ def test_boxes_apart_are_joined_only_for_a_list_of_so_many_and_without_a_retract
 
 def test_reasons_without_an_answer():
     assert extract("I was not able to find out, sorry, it is too hard for me.").reason == "no_answer"
-    assert extract("<think>\\boxed{4}</think> I was not able to determine it at all.").reason == "answer_only_in_thinking"
+    assert (
+        extract("<think>\\boxed{4}</think> I was not able to determine it at all.").reason == "answer_only_in_thinking"
+    )
     assert extract("").reason == "no_answer"
 
 
