@@ -2,17 +2,20 @@
 
 Workers are fresh interpreters (nothing is forked, and the parent's `__main__` is not imported), started when an item
 needs one. One JSON line goes in, one comes out. What is guarded: a worker that computes too long, also in C code, or
-dies, is killed and replaced, and only its own item is lost; memory is limited; a worker ends when its parent does, if
-idle at once, if computing by its processor-time limit. What is not: a request is trusted, this is no sandbox.
+dies, is killed and replaced, and only its own item is lost; memory is limited; a worker ends when its parent does (on
+Linux at once; elsewhere when idle, or by its processor-time limit). What is not: a request is trusted; this is no
+sandbox.
 """
 
 import contextlib
+import ctypes
 import importlib
 import json
 import logging
 import os
 import queue
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -206,6 +209,7 @@ def serve(module: str, function: str, deadline_s: float) -> None:
     logging.disable(logging.WARNING)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _die_with_parent()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         target = importlib.import_module(module)
@@ -234,6 +238,12 @@ def _respond(respond: Callable[[dict], dict], request: dict) -> dict[str, Any]:
             "detail": repr(error)[:200],
             "fault": repr(error)[:200],
         }
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when the thread that started it ends, even inside a call into C."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; a worker's thread lives as long as its pool
 
 
 def _end_with_parent(parent: int) -> None:
