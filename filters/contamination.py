@@ -25,7 +25,7 @@ import numba
 import numpy as np
 import polars as pl
 
-from assay.filters.text import Folded, fold, whole_hashes, window_hashes
+from assay.filters.text import MAX_SYMBOLS, Folded, fold, whole_hashes, window_hashes
 
 __all__ = ["STAGES", "BenchmarkIndex", "decide"]
 
@@ -42,9 +42,10 @@ OWN = 0.5  # weighted over plain share of an item's windows, below which what ag
 NUMBERED_JACCARD, NUMBERED_COVER, NUMBERED = 0.25, 0.85, 3  # less will do where windows with digits agree
 SAME_NUMBERS = 0.97  # windows with digits found, over windows without digits found
 COMMON = 0.1  # share of the items beyond which a window is stock
+SHORT_CORE = 64  # symbols up to which equality of `core` is looked up; windows find longer ones
 MIN_CORE, MIN_MASKED = 5, 8  # symbols without which equality of `core`, or of masked texts, says nothing
 COSINE = 0.9
-BATCH = 4_096
+BATCH = 1_024  # rows; what a batch allocates stays in the cache
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -64,6 +65,12 @@ class Windows(NamedTuple):
     small: np.ndarray  # uint16, sets of small windows, one text after the other
     small_at: np.ndarray  # [texts + 1] int64
     place: np.ndarray  # [texts, benchmarks] int32, the first index of the text in the benchmark, or -1
+
+    def scratch(self) -> tuple[np.ndarray, ...]:
+        """What a thread needs to scan: the last row that met a window or a small window, and sums per text."""
+        texts = len(self.total)
+        seen = np.full(len(self.keys), -1, np.int32), np.full(1 << 14, -1, np.int32)
+        return *seen, np.zeros(texts, np.float32), np.zeros(texts, np.int32), np.zeros(texts, np.int32)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -149,15 +156,14 @@ def judge(weight, shared, n_windows, total, sizes, small):  # type: ignore[no-un
 
 
 @numba.njit(nogil=True, cache=True)
-def scan_rows(core, core_at, hashes, hashes_at, wholes, index, found, score):  # type: ignore[no-untyped-def]
-    """Fill `found` [rows, benchmarks, (stage, index)] and `score` [rows, benchmarks] for one batch."""
+def scan_rows(streams, wholes, first, index, scratch, found, score):  # type: ignore[no-untyped-def]
+    """Fill `found` [rows, benchmarks, (stage, index)] and `score` [rows, benchmarks] for the rows from number `first`."""
+    core, core_at, hashes, hashes_at = streams
     keys, span, weights, members, bloom, total, sizes, small, small_at, place = index
-    rows = core_at.size - 1
-    ids = np.empty(1 + np.max(core_at[1:] - core_at[:-1]), np.uint16)
-    window_row, small_row = np.full(keys.size, -1, np.int32), np.full(1 << 14, -1, np.int32)
-    weight, shared = np.zeros(total.size, np.float32), np.zeros(total.size, np.int32)
-    touched = np.empty(total.size, np.int32)
-    for row in range(rows):
+    window_row, small_row, weight, shared, touched = scratch
+    ids = np.empty(1 + np.max(np.diff(core_at)), np.uint16)
+    for row in range(core_at.size - 1):
+        stamp = first + row
         for kind in range(3):
             slot = find(keys, bloom, wholes[kind, row])
             if slot >= 0:
@@ -165,11 +171,11 @@ def scan_rows(core, core_at, hashes, hashes_at, wholes, index, found, score):  #
                     stage = EXACT if kind == 0 else (NGRAM if kind == 1 else NUMBER_VARIANT)
                     note(place, found, score, row, members[p], stage, 1.0)
         n_touched = 0
-        for i in range(hashes_at[row], hashes_at[row + 1]):
+        for i in range(np.uint64(hashes_at[row]), np.uint64(hashes_at[row + 1])):
             slot = find(keys, bloom, hashes[i])
-            if slot < 0 or window_row[slot] == row:
+            if slot < 0 or window_row[slot] == stamp:
                 continue
-            window_row[slot] = row
+            window_row[slot] = stamp
             for p in range(span[slot, 0], span[slot, 1]):
                 text = members[p]
                 if shared[text] == 0:
@@ -187,11 +193,11 @@ def scan_rows(core, core_at, hashes, hashes_at, wholes, index, found, score):  #
             if n_row < 0:
                 n_row = 0
                 for i in range(small_windows(core, core_at[row], core_at[row + 1], ids)):
-                    n_row += small_row[ids[i]] != row
-                    small_row[ids[i]] = row
+                    n_row += small_row[ids[i]] != stamp
+                    small_row[ids[i]] = stamp
             same = same_digit = n_digit = 0
             for p in range(small_at[text], small_at[text + 1]):
-                digit, hit = np.int64(small[p]) & 1, small_row[small[p]] == row
+                digit, hit = np.int64(small[p]) & 1, small_row[small[p]] == stamp
                 n_digit += digit
                 same += hit
                 same_digit += hit and digit
@@ -204,8 +210,8 @@ def scan_rows(core, core_at, hashes, hashes_at, wholes, index, found, score):  #
 
 def salted(folded: Folded) -> np.ndarray:
     """Hashes of whole texts [3, n]: `full`, `core`, and `full` with numbers masked, in the order of their stages."""
-    full, masked = whole_hashes(folded.full, folded.full_at)
-    wholes = [full, whole_hashes(folded.core, folded.core_at)[0], masked]
+    full, masked = whole_hashes(folded.full, folded.full_at, MAX_SYMBOLS)
+    wholes = [full, whole_hashes(folded.core, folded.core_at, SHORT_CORE)[0], masked]
     return np.stack([np.where(h == 0, 0, h ^ np.uint64(0x5BD1E995 * (kind + 1))) for kind, h in enumerate(wholes)])
 
 
@@ -243,7 +249,7 @@ def windows(folded: Folded, wholes: np.ndarray, place: np.ndarray) -> Windows:
     live = whole[start] | (count <= max(8, COMMON * texts))
     slots = 1 << int(2 * len(unique) + 1).bit_length()
     keys, span, weights = np.zeros(slots, np.uint64), np.zeros((slots, 2), np.int32), np.zeros(slots, np.float32)
-    bloom = np.zeros(min(slots >> 3, 1 << 22), np.uint64)
+    bloom = np.zeros(max(1, min(slots >> 4, 1 << 22)), np.uint64)
     fill(keys, span, weights, bloom, unique[live], start[live], count[live], weight[live])
     sizes = np.stack([np.diff(folded.core_at), np.bincount(text[~whole], minlength=texts)], axis=1)
     return Windows(keys, span, weights, text, bloom, np.maximum(total, 1e-6), sizes, *small_sets(folded), place)
@@ -315,14 +321,18 @@ class BenchmarkIndex:
         found = np.full((len(column), len(self.texts), 2), CLEAN, np.int32)
         score = np.zeros((len(column), len(self.texts)), np.float32)
 
-        def batch(at: int) -> None:
-            part = slice(at, at + BATCH)
-            folded = fold(column[part])
-            hashes = window_hashes(folded.core, folded.core_at, WINDOW, True)
-            scan_rows(folded.core, folded.core_at, *hashes, salted(folded), self.table, found[part], score[part])
+        def work(starts: range) -> None:
+            scratch = self.table.scratch()
+            for at in starts:
+                part = slice(at, at + BATCH)
+                folded = fold(column[part])
+                hashes = window_hashes(folded.core, folded.core_at, WINDOW, True)
+                streams = (folded.core, folded.core_at, *hashes)
+                scan_rows(streams, salted(folded), at, self.table, scratch, found[part], score[part])
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(batch, range(0, len(column), BATCH)))
+        workers = os.cpu_count() or 1
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(work, [range(BATCH * k, len(column), BATCH * workers) for k in range(workers)]))
         if vectors is not None:
             self._compare(unit(vectors, len(column), "texts"), found, score)
         return self._table(found, score)

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import polars as pl
 
-from assay.filters.text import Folded, fold, whole_hashes, window_hashes
+from assay.filters.text import MAX_SYMBOLS, Folded, fold, whole_hashes, window_hashes
 
 __all__ = ["decide", "sources_of"]
 
@@ -102,7 +102,7 @@ def keys(column: pl.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each row the hash of its folded text, of its numbers and operators, and the symbols of its core; [n] each."""
     text, signature, length = (np.zeros(len(column), kind) for kind in (np.uint64, np.uint64, np.int64))
     for part, folded in batches(column):
-        text[part] = whole_hashes(folded.full, folded.full_at)[0]
+        text[part] = whole_hashes(folded.full, folded.full_at, MAX_SYMBOLS)[0]
         signature[part] = signatures(column[part], folded)
         length[part] = np.diff(folded.core_at)
     return text, signature, length

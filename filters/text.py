@@ -21,13 +21,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-__all__ = ["Folded", "fold", "whole_hashes", "window_hashes"]
+__all__ = ["MAX_SYMBOLS", "Folded", "fold", "whole_hashes", "window_hashes"]
 
 LETTER, DIGIT, SIGN, STAR, WIDE = 1, 2, 3, 4, 5
 KEEP = -1
-RING = 64  # the largest window
+SHIFT = 51  # 64 less the bits of a slot in the table of words
 GROWTH = 4  # bytes of a stream for a byte of text, at most
 MAX_CODE = 0x20000
+MAX_SYMBOLS = 1 << 62  # no limit
 
 STOCK_WORDS = (
     "the of is are was were be been being what which who whose that this these those there here and or in "
@@ -81,8 +82,9 @@ class Tables(NamedTuple):
     kinds: np.ndarray  # [256] uint8
     spelling: np.ndarray  # [MAX_CODE] int32: KEEP, or start << 5 | length in `pool`
     pool: np.ndarray  # uint8
-    words: np.ndarray  # [1024] uint64 open-addressed hash of the word, 0 when free
-    actions: np.ndarray  # [1024] int32: KEEP leaves the word out of `core`, else start << 5 | length in `pool`
+    mix: np.uint64  # the factor at which no two words share a slot
+    words: np.ndarray  # [slots] uint64 hash of the word, 0 when free
+    actions: np.ndarray  # [slots] int32: KEEP leaves the word out of `core`, else start << 5 | length in `pool`
 
 
 def spell(char: str) -> str | None:
@@ -102,16 +104,25 @@ def letter(char: str) -> str:
     return char if char in "+-=<>/^|%" or unicodedata.category(char)[0] in "LN" else ""
 
 
-def word_hash(word: bytes) -> int:
+def perfect(hashes: np.ndarray) -> tuple[np.uint64, np.ndarray]:
+    """An odd factor that sends each hash to a slot of its own, and the slots."""
+    for factor in np.random.default_rng(0).integers(1 << 63, size=100_000, dtype=np.uint64) | np.uint64(1):
+        slots = (hashes * factor) >> np.uint64(SHIFT)
+        if len(np.unique(slots)) == len(slots):
+            return factor, slots
+    raise ValueError(f"no factor keeps {len(hashes)} words apart in {1 << (64 - SHIFT)} slots; lower SHIFT")
+
+
+def word_hash(word: str) -> int:
     """The hash `fold` keeps of a run of letters."""
     value = 0
-    for byte in word:
+    for byte in word.encode():
         value = (value * 131 + byte) & 0xFFFFFFFFFFFFFFFF
     return value
 
 
 # Font commands that run into what they set once a source has lost its backslashes and braces: "mathbfa".
-MARKUP_PREFIXES = tuple(np.uint64(word_hash(b"math" + font)) for font in (b"bf", b"rm", b"bb", b"it", b"sf"))
+MARKUP_PREFIXES = tuple(np.uint64(word_hash("math" + font)) for font in ("bf", "rm", "bb", "it", "sf"))
 
 
 @cache
@@ -136,14 +147,13 @@ def tables() -> Tables:
         ideograph = 0x3400 <= code < 0xF900 or code >= 0x1F200 or 0x10000 <= code < 0x1D400
         if not ideograph and (spelled := spell(char)) is not None:
             spelling[code] = pooled(spelled, GROWTH * len(char.encode()))
-    words, actions = np.zeros(1024, np.uint64), np.zeros(1024, np.int32)
-    entries = [(w, KEEP) for w in STOCK_WORDS.split()] + [(w, pooled("")) for w in DROPPED_WORDS.split()]
-    for word, action in entries + [(w, pooled(to)) for w, to in REPLACED_WORDS.items()]:
-        slot = word_hash(word.encode()) & 1023
-        while words[slot]:
-            slot = (slot + 1) & 1023
-        words[slot], actions[slot] = word_hash(word.encode()), action
-    return Tables(kinds, spelling, np.frombuffer(bytes(pool), np.uint8), words, actions)
+    entries = {word_hash(w): KEEP for w in STOCK_WORDS.split()} | {word_hash(w): 0 for w in DROPPED_WORDS.split()}
+    entries |= {word_hash(word): pooled(to) for word, to in REPLACED_WORDS.items()}
+    hashes = np.array(list(entries), np.uint64)
+    mix, at = perfect(hashes)
+    words, actions = (np.zeros(1 << (64 - SHIFT), kind) for kind in (np.uint64, np.int32))
+    words[at], actions[at] = hashes, list(entries.values())
+    return Tables(kinds, spelling, np.frombuffer(bytes(pool), np.uint8), mix, words, actions)
 
 
 def fold(texts: pl.Series) -> Folded:
@@ -160,7 +170,7 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
 
     Positions are unsigned because numba tests signed ones for wrapping at each access.
     """
-    kinds, spelling, pool, words, actions = tabs
+    kinds, spelling, pool, mix, words, actions = tabs
     room = GROWTH * (at[-1] - at[0])
     full, core = np.empty(room, np.uint8), np.empty(room, np.uint8)
     full_at, core_at = np.zeros(at.size, np.int64), np.zeros(at.size, np.int64)
@@ -184,14 +194,13 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
                     byte = data[i]
                     kind = kinds[byte]
                 length = n - word
-                if length < np.uint64(2):
-                    gap += np.uint64(byte == 115 and i >= begin + 2 and data[i - 2] == 39)  # the s of "let's"
-                    continue
-                slot = hashed & np.uint64(1023)
-                while words[slot] != zero and words[slot] != hashed:
-                    slot = (slot + one) & np.uint64(1023)
-                if words[slot] != hashed:
-                    if length > np.uint64(6) and full[word] == 109 and full[word + one] == 97:  # "ma"
+                slot = (hashed * mix) >> np.uint64(SHIFT)
+                known, action = words[slot] == hashed, actions[slot]
+                gap += length * np.uint64(known & (action == KEEP))  # no branch, for it would be mispredicted
+                if not known or action == KEEP:
+                    if length == one:
+                        gap += np.uint64(full[word] == 115 and i >= begin + 2 and data[i - 2] == 39)  # the s of "let's"
+                    elif length > np.uint64(6) and full[word] == 109 and full[word + one] == 97:  # "ma"
                         prefix = zero
                         for j in range(np.uint64(6)):
                             prefix = prefix * np.uint64(131) + np.uint64(full[word + j])
@@ -199,10 +208,6 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
                             n -= np.uint64(6)
                             for j in range(word, n):
                                 full[j] = core[j - gap] = full[j + np.uint64(6)]
-                    continue
-                action = actions[slot]
-                if action == KEEP:
-                    gap += length
                     continue
                 n = word
                 origin, first, size = pool, np.uint64(action >> 5), np.uint64(action & 31)
@@ -240,25 +245,23 @@ def window_hashes(text, at, size, masked):  # type: ignore[no-untyped-def]
     for _ in range(size):
         removed *= base
     out, out_at = np.empty(text.size, np.uint64), np.zeros(at.size, np.int64)
-    ring = np.zeros(RING, np.uint8)
-    one, last, width, emitted = np.uint64(1), np.uint64(RING - 1), np.uint64(size), np.uint64(0)
+    symbols = np.empty(np.max(np.diff(at)), np.uint8)
+    one, width, emitted = np.uint64(1), np.uint64(size), np.uint64(0)
     for row in range(at.size - 1):
-        value, count, previous = np.uint64(0), np.uint64(0), np.uint8(0)
+        length, previous = np.uint64(0), np.uint8(0)
         for i in range(np.uint64(at[row]), np.uint64(at[row + 1])):
-            byte = text[i]
-            if masked and np.uint8(48) <= byte <= np.uint8(57):
-                byte = np.uint8(35)
-                if previous == byte:
-                    continue
-            previous = byte
-            old = ring[(count - width) & last] if count >= width else np.uint8(0)
-            ring[count & last] = byte
-            value = value * base + (np.uint64(byte) - removed * np.uint64(old))
-            count += one
-            if count >= width:
-                out[emitted] = value
-                emitted += one
-        if np.uint64(0) < count < width:
+            digit = masked and np.uint8(48) <= text[i] <= np.uint8(57)
+            symbols[length] = symbol = np.uint8(35) if digit else text[i]
+            length += np.uint64(symbol != 35 or previous != 35)
+            previous = symbol
+        value = np.uint64(0)
+        for i in range(min(width, length)):
+            value = value * base + np.uint64(symbols[i])
+        if length > np.uint64(0):
+            out[emitted] = value
+            emitted += one
+        for i in range(width, length):
+            value = value * base + (np.uint64(symbols[i]) - removed * np.uint64(symbols[i - width]))
             out[emitted] = value
             emitted += one
         out_at[row + 1] = emitted
@@ -266,12 +269,15 @@ def window_hashes(text, at, size, masked):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def whole_hashes(text, at):  # type: ignore[no-untyped-def]
-    """Two hashes of each text, uint64 [2, n]: as it is, and masked as in `window_hashes`; 0 for an empty text."""
+def whole_hashes(text, at, longest):  # type: ignore[no-untyped-def]
+    """Two hashes of each text, uint64 [2, n]: as it is, and masked as in `window_hashes`.
+
+    0 for a text that is empty or has more than `longest` symbols.
+    """
     out = np.zeros((2, at.size - 1), np.uint64)
     factor, basis = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)  # FNV-1a
     for row in range(at.size - 1):
-        if at[row] == at[row + 1]:
+        if not 0 < at[row + 1] - at[row] <= longest:
             continue
         plain, masked, previous = basis, basis, np.uint8(0)
         for i in range(np.uint64(at[row]), np.uint64(at[row + 1])):
