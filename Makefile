@@ -25,7 +25,7 @@ lint: setup
 	$(BIN)/mypy -p assay
 
 bench: setup
-	$(BIN)/python -m tests.bench $(ARGS)
+	for bench in tests/*/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 # Compile the lock anew: the newest versions that fit together.
 lock:

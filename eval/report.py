@@ -268,8 +268,12 @@ def cards(summary: Mapping[str, Any]) -> list[Card]:
         note = "" if share is None else f"{share:.1%} of the time outside engine and torch"
         found.append(Card("Throughput", f"{training['tokens_per_second']:,.0f} tokens/s", note))
     if summary.get("seconds") is not None:
-        found.append(Card("Wall time", duration(summary["seconds"])))
+        found.append(Card("Wall time", duration(_total(summary["seconds"]))))
     return found
+
+
+def _total(seconds: float | Mapping[str, float]) -> float:
+    return seconds["total"] if isinstance(seconds, Mapping) else seconds
 
 
 def duration(seconds: float) -> str:

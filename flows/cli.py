@@ -49,7 +49,6 @@ def refresh(
 ) -> None:
     """Refresh a pool of problems: sources in, filters, a snapshot out, every decision in the ledger."""
     from assay.flows.console import Console
-    from assay.flows.refresh import run_refresh
     from assay.pipelines.recipe import RefreshRecipe, without_model
     from assay.pipelines.settings import load
     from assay.pipelines.snapshot import folder_of
@@ -63,6 +62,8 @@ def refresh(
 
         console.say(describe_refresh(loaded))
         return
+    from assay.flows.refresh import run_refresh
+
     console.heading(f"Refresh {loaded.name}")
     snapshot = run_refresh(loaded, console=console)
     console.say(f"  snapshot {folder_of(Store.open(loaded.store), snapshot.id)}")

@@ -34,7 +34,7 @@ __all__ = ["RECIPES", "Demo", "run_demo"]
 
 RECIPES = Path(__file__).parent / "recipes"
 HEADLINE_K = 8
-KS = [1, 2, 4, 8, 16]
+KS = [1, 2, 4, 8]
 
 
 def run_demo(

@@ -14,26 +14,14 @@ from typing import Any
 
 from assay.flows.reasoner import Chain, phrase, sample_chain, story
 
-__all__ = ["LABELS", "Pool", "write_pool"]
+__all__ = ["Pool", "write_pool"]
 
-LABELS = (
-    "multiple_choice",
-    "true_false",
-    "duplicate",
-    "contaminated",
-    "wrong_gold",
-    "no_cot",
-    "too_easy",
-    "too_hard",
-    "unparsable",
-    "proof",
-)
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Paths of what `write_pool` wrote; `planted` has `source, row, label`."""
+    """Paths of what `write_pool` wrote; `planted` has `source, line, key, label`."""
 
     drills: Path
     stories: Path
@@ -42,7 +30,7 @@ class Pool:
     planted: Path
 
 
-def write_pool(folder: Path, problems: int = 320, benchmark_items: int = 160, seed: int = 0) -> Pool:
+def write_pool(folder: Path, problems: int = 480, benchmark_items: int = 320, seed: int = 0) -> Pool:
     """Write three sources (two JSONL files and one of `reasoning-gym`), the benchmark and the labels into `folder`.
 
     Args:
@@ -56,21 +44,22 @@ def write_pool(folder: Path, problems: int = 320, benchmark_items: int = 160, se
     pool = Pool(*(folder / f"{n}.jsonl" for n in ("drills", "stories", "gym", "benchmark", "planted")))
     exam = [phrase(c, rng) for c in benchmark]
     _write(pool.benchmark, [{"question": q, "gold": str(c.answer)} for q, c in zip(exam, benchmark)])
-    drills = _drills(rng, sound[: problems // 2], exam, benchmark)
-    stories = _stories(rng, sound[problems // 2 :])
-    gym = _gym(problems // 4, seed)
+    drills = _drills(rng, sound[: 3 * problems // 4], exam, benchmark)
+    stories = _stories(rng, sound[3 * problems // 4 :])
+    gym = _gym(60, seed)
+    labels: list[Row] = []
     for path, rows in ((pool.drills, drills), (pool.stories, stories), (pool.gym, gym)):
         rng.shuffle(rows)
-        _write(path, [row for row, _ in rows])
-    _write(
-        pool.planted,
-        [
-            {"source": path.stem, "row": i, "label": label}
-            for path, rows in ((pool.drills, drills), (pool.stories, stories), (pool.gym, gym))
+        keyed = [
+            {"key": f"{path.stem}-{i:03d}", **row} if isinstance(row, dict) else row for i, (row, _) in enumerate(rows)
+        ]
+        _write(path, keyed)
+        labels += [
+            {"source": path.stem, "line": i + 1, "key": f"{path.stem}-{i:03d}", "label": label}
             for i, (_, label) in enumerate(rows)
             if label
-        ],
-    )
+        ]
+    _write(pool.planted, labels)
     return pool
 
 
@@ -100,6 +89,10 @@ def _drills(
         for i, (q, c) in enumerate(zip(exam[:12], benchmark))
     ]
     planted += [(dict(r), "duplicate") for r, _ in plain[:15] if isinstance(r, dict)]
+    planted += [
+        (row(f"What is {a} + {b}?", a + b), "no_cot")
+        for a, b in rng.sample([(a, b) for a in range(6) for b in range(6)], 12)
+    ]
     planted += [(_multiple_choice(rng, row), "multiple_choice") for _ in range(15)]
     planted += [
         (row(f"Is {a} + {b} equal to {a + b + d}?", "No" if d else "Yes"), "true_false")
@@ -148,9 +141,8 @@ def _stories(rng: random.Random, sound: list[Chain]) -> list[tuple[Row, str | No
 
 
 def _gym(count: int, seed: int) -> list[tuple[Row, str | None]]:
-    """Rows of reasoning-gym's `chain_sum` in its own schema: sums of single digits, of which the shortest need no
-    chain of thought and the others are easy or in reach."""
-    return [(dict(r), "no_cot" if r["metadata"]["num_terms"] == 2 else None) for r in _chain_sums(count, seed)]
+    """Rows of reasoning-gym's `chain_sum` in its own schema: sums of single digits, some easy, some in reach."""
+    return [(dict(r), None) for r in _chain_sums(count, seed)]
 
 
 def _chain_sums(count: int, seed: int) -> Iterator[Row]:

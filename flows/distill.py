@@ -72,9 +72,9 @@ def distill(
     max_tokens: int = 192,
     instruction: str | None = None,
     seed: int = 0,
-    epochs: int = 2,
-    batch_size: int = 64,
-    learning_rate: float = 3e-4,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
     console: Console | None = None,
 ) -> Path:
     """Fine-tune the weights of `student` on `teacher`'s verified traces; returns `folder` with the new model.

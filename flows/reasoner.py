@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from assay.rl.batches import Example
 
 __all__ = [
+    "BY_HEART",
     "CHECKPOINT",
     "STEPS",
     "Chain",
@@ -37,6 +38,7 @@ __all__ = [
 CHECKPOINT = Path(__file__).parent / "checkpoints" / "reasoner"
 STEPS = 500
 LARGEST = 12
+BY_HEART = 9
 END, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 WORDS = ("<think>", "</think>", "\\boxed{", "assistant", "user")
 TEMPLATE = (
@@ -219,8 +221,8 @@ def _example(
     from assay.rl.batches import Example
 
     thinking = rng.random() >= direct_share
-    if not thinking and rng.random() < 0.5:  # sums of two digits are learned by heart: they need no thought
-        chain = sample_chain(rng, 2, 9, 0)
+    if not thinking and rng.random() < 0.5:  # the smallest sums are learned by heart: they need no thought
+        chain = sample_chain(rng, 2, BY_HEART, 0)
     else:
         chain = sample_chain(rng, rng.randint(*terms), largest)
     prompt = render(tokenizer, phrase(chain, rng), "think" if thinking else "direct")

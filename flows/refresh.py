@@ -94,5 +94,5 @@ def _publish(store: Store, snapshot: Snapshot) -> None:
 def run_refresh(recipe: RefreshRecipe, engine: Make | None = None, console: Console | None = None) -> Snapshot:
     """`refresh_flow` against the server of `PREFECT_API_URL`, or a temporary one where there is none."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")  # errors are told once, by the command
     return refresh_flow(recipe, engine, console)

@@ -90,6 +90,7 @@ class RolloutMaker:
         s = recipe.sampling
         self.prompts = [render(engine.tokenizer, p, s.mode, s.instruction) for p in problems["problem"]]
         self.sampling = Sampling(temperature=s.temperature, max_tokens=s.max_tokens)
+        self._tokens = 0
         self.opened = engine.tokenizer.decode(self.prompts[0]).rstrip().endswith("<think>")
 
     def groups(self, indices: Sequence[int], step: int, round_: int) -> list[Group]:
@@ -100,6 +101,7 @@ class RolloutMaker:
         size = self.recipe.sampling.group_size
         with self.timed("generate"):
             completions = self.engine.generate(self._requests(indices, step, round_))
+        self._tokens += sum(len(c.token_ids) for c in completions)
         with self.timed("grade"):
             verdicts = self._verdicts(indices, completions)
             rewards = self._rewards(completions, verdicts, step, round_)
@@ -108,6 +110,11 @@ class RolloutMaker:
             Group(index, self.ids[index], self.prompts[index], samples[k * size : (k + 1) * size], step)
             for k, index in enumerate(indices)
         ]
+
+    def take_tokens(self) -> int:
+        """Tokens sampled since this was last asked."""
+        tokens, self._tokens = self._tokens, 0
+        return tokens
 
     def _requests(self, indices: Sequence[int], step: int, round_: int) -> list[Request]:
         size = self.recipe.sampling.group_size

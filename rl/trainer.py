@@ -7,6 +7,7 @@ drop the groups without a gradient and refill, compute advantages, update, and h
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from assay.rl.update import Updater
 __all__ = ["Trainer", "TrainingResult"]
 
 RATIO_TOLERANCE = 1e-2
+MAX_STALENESS = 1  # steps that a surplus group may wait
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -96,7 +98,7 @@ class Trainer:
             s.prompts, s.max_refills, drop_constant=self.preset.dynamic_sampling
         )
         self.updater = Updater(model, recipe, self.preset, self.clock)
-        self.step, self.tokens, self.first_ratio_error = 0, 0, float("nan")
+        self.step, self.tokens, self.first_ratio_error, self.keep_rate = 0, 0, float("nan"), 1.0
         self._rows: dict[str, list[pl.DataFrame]] = {"steps": [], "rollouts": []}
 
     def train(self) -> TrainingResult:
@@ -126,7 +128,7 @@ class Trainer:
         with self.clock("log"):
             metrics |= _rollout_metrics(groups, batch, tally) | {"problems_open": self.curriculum.open_buckets}
             lap = self.clock.lap()
-            sampled = sum(g.tokens for g in groups) + tally.wasted_tokens
+            sampled = self.maker.take_tokens()
             self.tokens += sampled
             metrics |= {f"seconds_{k}": v for k, v in lap.items()}
             metrics["tokens_per_second"] = sampled / (time.perf_counter() - began)
@@ -146,14 +148,23 @@ class Trainer:
             )
 
     def _rollouts(self) -> tuple[list[Group], Tally]:
+        """Sample until the step is full; what is too much waits for the next step, and is dropped after that.
+
+        A round asks for as many groups as will do at the share that was kept lately: a second round is a small batch,
+        and takes the engine nearly as long as the first.
+        """
+        self.buffer.discard_older(self.step - MAX_STALENESS)
         round_ = 0
-        while self.buffer.wants:
-            indices = self.curriculum.sample(self.buffer.wants)
+        while wants := self.buffer.wants:
+            count = min(math.ceil(wants / self.keep_rate), 2 * self.recipe.sampling.prompts)
+            indices = self.curriculum.sample(count)
             groups = self.maker.groups(indices, self.step, round_)
             self.curriculum.update(indices, [g.success for g in groups])
-            for group in groups:
-                self.buffer.offer(group, [s.reward for s in group.samples], version=self.step, tokens=group.tokens)
+            kept = [
+                self.buffer.offer(g, [s.reward for s in g.samples], version=self.step, tokens=g.tokens) for g in groups
+            ]
             self.buffer.end_round()
+            self.keep_rate = min(1.0, max(0.25, 0.8 * self.keep_rate + 0.2 * sum(kept) / count))
             round_ += 1
         return self.buffer.take()
 
@@ -168,6 +179,7 @@ class Trainer:
             "step": self.step,
             "tokens": self.tokens,
             "first_ratio_error": self.first_ratio_error,
+            "keep_rate": self.keep_rate,
             "updater": self.updater.state(),
             "curriculum": self.curriculum.state(),
             "buffer": self._buffer_state(),
@@ -186,6 +198,7 @@ class Trainer:
 
         state = load_state(found)
         self.step, self.tokens, self.first_ratio_error = state["step"], state["tokens"], state["first_ratio_error"]
+        self.keep_rate = state["keep_rate"]
         self.model.load_state_dict(load_file(found / "model.safetensors"), strict=False)
         self.updater.load(state["updater"])
         self.curriculum.load(state["curriculum"])
@@ -264,6 +277,7 @@ class Trainer:
 
 def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[str, float]:
     samples = [s for g in groups for s in g.samples]
+    newest = max((g.version for g in groups), default=0)
     n = max(1, len(samples))
     rewards = [s.reward for s in samples if s.reward == s.reward]
     lengths = {status: [len(s.token_ids) for s in samples if s.status == status] for status in ("correct", "wrong")}
@@ -284,4 +298,6 @@ def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[s
         "groups_dropped": tally.constant + tally.unverified,
         "refills": tally.refills,
         "wasted_tokens": tally.wasted_tokens,
+        "stale_groups": tally.stale,
+        "waited_share": sum(g.version < newest for g in groups) / max(1, len(groups)),
     }

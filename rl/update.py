@@ -62,7 +62,7 @@ class Updater:
             group["lr"] = o.learning_rate * min(1.0, (step + 1) / max(1, o.warmup_steps))
         size = self.recipe.sampling.group_size
         per_update = max(1, math.ceil(len(groups) / o.updates_per_step))
-        rows = _Rows(groups, advantage, self.preset.mask_truncated)
+        rows = _Rows(groups, advantage, self.preset.mask_truncated, step)
         trainer_old = self._logprobs(self.model, rows.examples) if o.updates_per_step > 1 else None
         metrics: list[dict[str, float]] = []
         for start in range(0, len(groups), per_update):
@@ -124,7 +124,8 @@ class Updater:
                 **self._kl(batch),
             )
             loss.value.backward()
-            error = torch.where(batch.mask, (old - sampler).expm1().abs(), 0.0).amax()
+            fresh = batch.mask & rows.fresh[own].to(self.device)[:, None]
+            error = torch.where(fresh, (old - sampler).expm1().abs(), 0.0).amax()
             spread = torch.where(mask, entropy.detach(), 0.0).sum() / max(1, int(denominator.tokens))
         own_metrics = {"sampler_ratio_error_max": error, "entropy": spread}
         return {**loss.metrics, **(correction.metrics if correction else {}), **own_metrics}
@@ -165,10 +166,11 @@ class Updater:
 class _Rows:
     """The samples of a step in order, one row each."""
 
-    def __init__(self, groups: list[Group], advantage: Tensor, mask_truncated: bool) -> None:
+    def __init__(self, groups: list[Group], advantage: Tensor, mask_truncated: bool, step: int) -> None:
         self.examples: list[Example] = [e for g in groups for e in g.examples()]
         self.advantage = advantage
         self.logprobs = [s.logprobs for g in groups for s in g.samples]
+        self.fresh = torch.tensor([g.version == step for g in groups for _ in g.samples], dtype=torch.bool)
         self.trained = torch.tensor(
             [not (mask_truncated and s.truncated) and s.reward == s.reward for g in groups for s in g.samples],
             dtype=torch.bool,

@@ -1,0 +1,142 @@
+"""The command as a user meets it: what it prints, and how it answers mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from assay.flows.cli import recipe_path
+
+RECIPE = """
+name = "pool"
+store = "store"
+ladder = ["format", "answer", "duplicates", "contamination"]
+[[sources]]
+name = "sums"
+path = "sums.jsonl"
+problem = "question"
+answer = "gold"
+[[benchmarks]]
+name = "exam"
+path = "exam.jsonl"
+problem = "question"
+answer = "gold"
+"""
+ROWS = [
+    {"question": f"How many apples are {i} apples and {2 * i} pears without the pears?", "gold": str(i)}
+    for i in range(3, 15)
+]
+
+
+def assay(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "assay.flows.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pool.toml").write_text(RECIPE)
+    lines = [json.dumps(r) for r in ROWS]
+    lines[3] = '{"question": "cut off'
+    lines[5] = json.dumps({"gold": "4"})
+    lines[7] = json.dumps({"question": "What is 1 + 1?", "gold": {"value": 2}})
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "exam.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    return tmp_path
+
+
+def test_a_refresh_goes_on_over_bad_rows_and_names_them(project: Path) -> None:
+    plan = assay("refresh", "pool.toml", "--dry-run", cwd=project)
+    assert "9 problems, 9 new, 3 unparsable" in plan.stdout
+    assert not (project / "store").exists()
+    done = assay("refresh", "pool.toml", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "snapshot" in done.stdout
+    rows = assay(
+        "sql",
+        "select evidence from decisions where filter = 'parse' and not keep order by evidence",
+        "-s",
+        "store",
+        cwd=project,
+    ).stdout
+    assert all(f"sums.jsonl, row {n}: " in rows for n in (4, 6, 8)), rows
+    kept = pl.read_parquet(next((project / "store" / "snapshots_data").glob("*/data/train.parquet")))
+    assert kept.height == 9 - 1
+    told = assay("why", kept["id"][0], "-s", "store", cwd=project)
+    assert told.returncode == 0
+    assert "contamination" in told.stdout
+    assert assay("store", "check", "-s", "store", cwd=project).stdout.strip() == "sound"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--set", "format.true_fals=drop"), "[format] has no key 'true_fals'; did you mean 'true_false'?"),
+        (("--set", "format.proof=dorp"), "did you mean 'drop'"),
+        (("--set", "sources.sums.path=smus.jsonl"), "near it: sums.jsonl"),
+        (("--set", "benchmarks.exam.path=missing/exam.jsonl"), "missing"),
+        (("--set", "sources.sums.answer=gld"), "gld"),
+    ],
+    ids=["key", "value", "source file", "benchmark file", "field"],
+)
+def test_mistakes_in_a_recipe(project: Path, change: tuple[str, ...], message: str) -> None:
+    done = assay("refresh", "pool.toml", *change, cwd=project)
+    assert done.returncode == 2
+    assert message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_left_after_a_filter(project: Path) -> None:
+    (project / "sums.jsonl").write_text(json.dumps({"question": "Is 7 a prime?", "gold": "Yes"}) + "\n")
+    done = assay("refresh", "pool.toml", cwd=project)
+    assert done.returncode == 2
+    assert "filter 'format' left nothing of 1 problems: true_false 1" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "true_false" in assay("sql", "select reason from decisions", "-s", "store", cwd=project).stdout
+
+
+def test_a_store_of_a_newer_version(project: Path) -> None:
+    (project / "store").mkdir()
+    (project / "store" / "store.json").write_text('{"format": "assay store", "version": 99}')
+    done = assay("sql", "select 1", "-s", "store", cwd=project)
+    assert done.returncode == 2
+    assert "99" in done.stderr
+    assert "newer" in done.stderr
+
+
+def test_a_recipe_that_is_not_there(project: Path) -> None:
+    done = assay("refresh", "pol.toml", cwd=project)
+    assert done.returncode == 2
+    assert "near it: pool.toml" in done.stderr
+
+
+def test_recipes_of_the_package_go_by_name(project: Path) -> None:
+    assert recipe_path("math_pool").is_file()
+    assert recipe_path(str(project / "pool.toml")) == project / "pool.toml"
+
+
+def test_replay_of_recorded_results(tmp_path: Path) -> None:
+    """pass@1 and pass@4 by hand: items with 1, 4 and 0 of 4 right."""
+    rows = [[True, False, False, False], [True] * 4, [False] * 4]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({"item": i, "correct": r}) + "\n" for i, r in enumerate(rows)))
+    done = assay("replay", "r.jsonl", "--ks", "1,4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0.4167" in done.stdout
+    assert "0.6667" in done.stdout
+
+
+def test_importing_filters_loads_nothing_heavy() -> None:
+    code = "import sys, assay.filters.answer_format; print([m for m in ('torch', 'vllm', 'prefect') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
