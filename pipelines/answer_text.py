@@ -174,7 +174,7 @@ def _arithmetic(text: str) -> str:
     text = re.sub(r"(?<![\w\\])sqrt(?=\s*[({])", r"\\sqrt", text)
     text = re.sub(r"(?<=\d)[eE]([+-]?\d+)(?![\w.])", lambda m: f"*10^{{{int(m.group(1))}}}", text)
     text = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", "*", text)
-    text = re.sub(r"(\d:\d\d)\s*([ap])\.?\s?m?\.*$", r"\1 \2m", text, flags=re.I)
+    text = re.sub(r"(\d:\d\d)\s*([ap])\.?\s?m?\.*\s*$", r"\1 \2m", text, flags=re.I)
     text = re.sub(r"\^\s*(-?\d{2,}|-\d)(?!\d)", r"^{\1}", text)
     return re.sub(r"(?<![\d./^_{])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])", r"\1\\frac{\2}{\3}", text)
 

@@ -8,12 +8,13 @@ equal when one reading of each is. Comparison is three-valued: None means that o
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 from assay.pipelines.answer_extraction import find_choice
 from assay.pipelines.answer_text import closing, is_text, split_top, word_key
-from assay.pipelines.quantity import MAX_CHARS, ExpressionTooLarge, quantity, same_quantity, split_unit
+from assay.pipelines.quantity import MAX_CHARS, ExpressionTooLarge, approximate, quantity, same_quantity, split_unit
 
 __all__ = ["Policy", "compare", "leaves", "list_length"]
 
@@ -360,4 +361,16 @@ def _symbolic(a: str, b: str, policy: Policy, atom: Atom | None) -> bool | None:
     a, b = a.removesuffix("%"), b.removesuffix("%")
     if closing(a, 0) == len(a) - 1 if a[:1] in ("(", "{") else False:
         a = a[1:-1]
-    return True if a == b else atom(a, b, policy) if atom else None
+    if a == b:
+        return True
+    if _far_apart(a, b, policy):
+        return False
+    return atom(a, b, policy) if atom else None
+
+
+def _far_apart(a: str, b: str, policy: Policy) -> bool:
+    """Whether two constants differ by more than any rounding: settled here, without a worker."""
+    left, right = approximate(a), approximate(b)
+    if left is None or right is None:
+        return False
+    return abs(left - right) > max(abs(left), abs(right)) / Fraction(10) ** min(policy.decimal_digits - 1, 9)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import comb, factorial, isqrt
+from math import comb, factorial, isqrt, pi, sqrt
 
 from assay.pipelines.answer_text import closing
 
@@ -16,6 +16,7 @@ __all__ = [
     "ExpressionTooLarge",
     "Quantity",
     "Unit",
+    "approximate",
     "decimal_matches",
     "quantity",
     "same_quantity",
@@ -268,7 +269,7 @@ class _Arithmetic:
                 self.at += 1
                 factor = self._signed()
                 result = result * factor if sign == "*" else result / factor
-            elif sign in "({\\":
+            elif sign in "({\\π":
                 result *= self._power()
             else:
                 break
@@ -311,7 +312,7 @@ class _Arithmetic:
             return numerator / self._group() if self._peek() == "{" else _raise()
         if self.text.startswith("\\sqrt{", self.at):
             self.at += 5
-            return _exact_root(self._group())
+            return self._root(self._group())
         raise _NotArithmetic
 
     def _repeating(self, number: str) -> Fraction | None:
@@ -338,9 +339,38 @@ class _Arithmetic:
         end = closing(self.text, self.at) if self._peek() else -1
         if end < 0:
             raise _NotArithmetic
-        inner = _Arithmetic(self.text[self.at + 1 : end]).value()
+        inner = type(self)(self.text[self.at + 1 : end]).value()
         self.at = end + 1
         return inner
+
+    def _root(self, value: Fraction) -> Fraction:
+        return _exact_root(value)
+
+
+class _Approximation(_Arithmetic):
+    """The same with π and every real square root, in double precision."""
+
+    def _atom(self) -> Fraction:
+        if self._peek() == "π":
+            self.at += 1
+            return Fraction(pi)
+        return super()._atom()
+
+    def _root(self, value: Fraction) -> Fraction:
+        return Fraction(sqrt(value)) if value >= 0 else _raise()
+
+
+@lru_cache(maxsize=100_000)
+def approximate(text: str) -> Fraction | None:
+    """A canonical constant of numbers, square roots and π to about 15 digits; None for anything else.
+
+    Raises:
+        ExpressionTooLarge: as `quantity`.
+    """
+    try:
+        return _Approximation(text).value()
+    except (_NotArithmetic, ZeroDivisionError, RecursionError, OverflowError):
+        return None
 
 
 def _raise() -> Fraction:

@@ -97,3 +97,10 @@ def test_matrices():
     assert same(column, "\\left[\\begin{array}{c}1 \\\\ 2\\end{array}\\right]")
     assert same(column, "\\begin{pmatrix}1 & 2\\end{pmatrix}") is False
     assert same(column, "(1, 2)")
+
+
+def test_constants_far_apart_need_no_mathematics():
+    assert same("28", "\\sqrt{34}+3\\sqrt{10}") is False
+    assert same("2\\pi", "\\frac{\\pi}{2}") is False
+    assert same("\\sqrt{2}", "1.4142") is None  # near: for the worker to decide
+    assert same("2\\pi", "6.2831", decimal_digits=3) is None

@@ -1,7 +1,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.pipelines.answer_text import canonical
@@ -41,12 +41,14 @@ def test_exact_values(text, expected):
     assert value(text) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**6), 10**6), st.integers(1, 10**6))
 def test_every_fraction_reads_back(numerator, denominator):
     sign = "-" if numerator < 0 else ""
     assert value(f"{sign}\\frac{{{abs(numerator)}}}{{{denominator}}}") == Fraction(numerator, denominator)
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**9), 10**9))
 def test_thousands_separators_change_nothing(number):
     assert value(f"{number:,}") == number == value(str(number))

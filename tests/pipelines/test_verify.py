@@ -67,7 +67,9 @@ def test_recorded_completions_are_graded_as_recorded_or_better(verifier):
     rows = [json.loads(line) for line in path.open(encoding="utf-8")]
     verdicts = iter(verifier.grade_many([(r["gt"], text) for r in rows for text in r["code"]]))
     differ = [(r["gt"], v) for r in rows for s in r["score"] for v in [next(verdicts)] if (v.status == "correct") != s]
-    assert [(gold, v.status, v.extracted) for gold, v in differ] == [("10{,}000", "correct", "10000")]
+    better = {("4:30p..", "4:30 \\text{ p.m.}"), ("10{,}000", "10000")}  # right answers that were recorded as wrong
+    assert {(gold, v.extracted) for gold, v in differ if v.status == "correct"} == better
+    assert all(v.status == "correct" for _, v in differ)
 
 
 def test_statuses_and_reasons(verifier):
