@@ -219,9 +219,9 @@ def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
                 "accuracy": found["estimate"],
                 "low": found["low"],
                 "high": found["high"],
-                "tokens": float(e.samples["tokens"].mean() or 0.0),
+                "tokens": e.samples.select(pl.col("tokens").mean()).item(),
             }
-        )  # type: ignore[arg-type]
+        )
     summary |= {
         k: row[k] for k in ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
     }

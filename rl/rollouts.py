@@ -87,6 +87,7 @@ class RolloutMaker:
     ) -> None:
         self.engine, self.verifier, self.recipe, self.preset, self.timed = engine, verifier, recipe, preset, timed
         self.ids, self.golds = problems["id"].to_list(), problems["answer"].to_list()
+        self.texts = problems["problem"].to_list()
         s = recipe.sampling
         self.prompts = [render(engine.tokenizer, p, s.mode, s.instruction) for p in problems["problem"]]
         self.sampling = Sampling(temperature=s.temperature, max_tokens=s.max_tokens)

@@ -245,7 +245,7 @@ class Trainer:
             "step": self.step,
             "problem_id": group.problem_id,
             "sample": i,
-            "prompt": "",
+            "prompt": self.maker.texts[group.index],
             "completion": s.text,
             "reward": s.reward,
             "advantage": advantage,
