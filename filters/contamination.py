@@ -138,30 +138,31 @@ def note(place, found, score, row, text, stage, value):  # type: ignore[no-untyp
 def judge(weight, shared, n_windows, total, sizes, small):  # type: ignore[no-untyped-def]
     """The stage and score of a row and a text from what they share.
 
-    `small` counts small windows: shared, shared with digits, the item's, the item's with digits, the row's.
+    `small` counts small windows: shared, the item's, the row's; then the same of those with digits.
     """
-    same, same_digit, n_item, n_digit, n_row = small
+    same, n_item, n_row, same_digit, item_digit, row_digit = small
     covered, row_covered = weight / total, shared / n_windows
     within = weight >= DISTINCT and row_covered >= ROW_COVER
     held = covered >= HELD_COVER and same >= HELD_COVER * n_item and sizes[0] >= HELD_SYMBOLS
     short = covered >= SHORT_COVER and row_covered >= SHORT_ROW and weight >= SHORT_WEIGHT
     if within or held or short or (covered >= COVER and weight >= DISTINCT):
-        text_cover = (same - same_digit) / max(1, n_item - n_digit)
-        variant = n_digit > 0 and same_digit / n_digit < SAME_NUMBERS * text_cover
+        whole, digits = (n_row, row_digit) if within and row_covered > covered else (n_item, item_digit)
+        text_cover = (same - same_digit) / max(1, whole - digits)
+        variant = digits > 0 and same_digit / digits < SAME_NUMBERS * text_cover
         return (NUMBER_VARIANT if variant else NGRAM), max(covered, row_covered if within else 0.0)
     jaccard = same / max(1, n_item + n_row - same)
-    numbered = n_digit >= NUMBERED and same_digit >= NUMBERED_COVER * n_digit
+    numbered = item_digit >= NUMBERED and same_digit >= NUMBERED_COVER * item_digit
     alike = jaccard >= NEAR_JACCARD or (numbered and jaccard >= NUMBERED_JACCARD)
     return (NEAR, jaccard) if alike and covered >= OWN * shared / sizes[1] else (CLEAN, 0.0)
 
 
 @numba.njit(nogil=True, cache=True)
 def scan_rows(streams, wholes, first, index, scratch, found, score):  # type: ignore[no-untyped-def]
-    """Fill `found` [rows, benchmarks, (stage, index)] and `score` [rows, benchmarks] for the rows from number `first`."""
+    """Fill `found` [rows, benchmarks, (stage, index)] and `score` [rows, benchmarks] for a batch from row `first`."""
     core, core_at, hashes, hashes_at = streams
     keys, span, weights, members, bloom, total, sizes, small, small_at, place = index
     window_row, small_row, weight, shared, touched = scratch
-    ids = np.empty(1 + np.max(np.diff(core_at)), np.uint16)
+    ids = np.empty(1 + core.size, np.uint16)
     for row in range(core_at.size - 1):
         stamp = first + row
         for kind in range(3):
@@ -183,7 +184,7 @@ def scan_rows(streams, wholes, first, index, scratch, found, score):  # type: ig
                     n_touched += 1
                 shared[text] += 1
                 weight[text] += weights[slot]
-        n_row = -1
+        n_row, row_digit = -1, 0
         for t in range(n_touched):
             text, n_windows = touched[t], hashes_at[row + 1] - hashes_at[row]
             matched, count = weight[text], shared[text]
@@ -191,9 +192,11 @@ def scan_rows(streams, wholes, first, index, scratch, found, score):  # type: ig
             if matched < CANDIDATE * total[text] and (matched < DISTINCT or count < ROW_COVER * n_windows):
                 continue
             if n_row < 0:
-                n_row = 0
+                n_row = row_digit = 0
                 for i in range(small_windows(core, core_at[row], core_at[row + 1], ids)):
-                    n_row += small_row[ids[i]] != stamp
+                    new = small_row[ids[i]] != stamp
+                    n_row += new
+                    row_digit += new and np.int64(ids[i]) & 1
                     small_row[ids[i]] = stamp
             same = same_digit = n_digit = 0
             for p in range(small_at[text], small_at[text + 1]):
@@ -202,7 +205,7 @@ def scan_rows(streams, wholes, first, index, scratch, found, score):  # type: ig
                 same += hit
                 same_digit += hit and digit
             n_item = small_at[text + 1] - small_at[text]
-            counts = (same, same_digit, n_item, n_digit, n_row)
+            counts = (same, n_item, n_row, same_digit, n_digit, row_digit)
             stage, value = judge(matched, count, n_windows, total[text], sizes[text], counts)
             if stage != CLEAN:
                 note(place, found, score, row, text, stage, value)

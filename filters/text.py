@@ -245,7 +245,10 @@ def window_hashes(text, at, size, masked):  # type: ignore[no-untyped-def]
     for _ in range(size):
         removed *= base
     out, out_at = np.empty(text.size, np.uint64), np.zeros(at.size, np.int64)
-    symbols = np.empty(np.max(np.diff(at)), np.uint8)
+    longest = 0
+    for row in range(at.size - 1):
+        longest = max(longest, at[row + 1] - at[row])
+    symbols = np.empty(longest, np.uint8)
     one, width, emitted = np.uint64(1), np.uint64(size), np.uint64(0)
     for row in range(at.size - 1):
         length, previous = np.uint64(0), np.uint8(0)
