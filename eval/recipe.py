@@ -30,6 +30,8 @@ class Budgets(Section):
     """Budgets of thinking, tokens; 0 is the direct mode. None given: no sweep."""
     samples: Count = 4
     """Samples of every item at every budget."""
+    items: Count | None = None
+    """Only the first so many items; all when not given."""
     ks: tuple[Count, ...] = (1, 4)
     """For pass@k at every budget."""
     answer_tokens: Count = 512

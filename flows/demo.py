@@ -12,7 +12,7 @@ import polars as pl
 
 from assay.eval import distillation
 from assay.eval.evaluation import Evaluation
-from assay.eval.recipe import EvaluateRecipe
+from assay.eval.recipe import Budgets, EvaluateRecipe
 from assay.eval.report import ReportData
 from assay.filters import difficulty
 from assay.flows import evaluate as evaluation
@@ -23,6 +23,7 @@ from assay.flows.distill import distill
 from assay.flows.models import EnginePool
 from assay.flows.results import merge, save
 from assay.pipelines import snapshot as snapshots
+from assay.pipelines.models import REASONER
 from assay.pipelines.recipe import RefreshRecipe
 from assay.pipelines.settings import load
 from assay.pipelines.store import Store
@@ -88,8 +89,8 @@ class Demo:
         """The small reasoner: shipped, or made anew."""
         self.console.heading("1. Cold start")
         if not fresh:
-            self.console.say(f"  the small reasoner of the package ({reasoner.describe(reasoner.CHECKPOINT)})")
-            return reasoner.CHECKPOINT
+            self.console.say(f"  the small reasoner of the package ({reasoner.describe(REASONER)})")
+            return REASONER
         folder = self.out / "models" / "reasoner"
         with self.console.progress() as bar:
             bar.start("fine-tune", reasoner.STEPS)
@@ -135,7 +136,7 @@ class Demo:
                 seed=self.seed,
                 console=self.console,
             )
-            alone = recipe.model_copy(update={"budgets": recipe.budgets.model_copy(update={"tokens": ()})})
+            alone = recipe.model_copy(update={"samples": 4, "budgets": Budgets()})
             after = evaluation.evaluate_model(
                 alone, "student", pool.get(str(student)), verifier, self.store, evaluation.Results(), self.console
             )

@@ -30,7 +30,7 @@ class Pool:
     planted: Path
 
 
-def write_pool(folder: Path, problems: int = 480, benchmark_items: int = 320, seed: int = 0) -> Pool:
+def write_pool(folder: Path, problems: int = 480, benchmark_items: int = 400, seed: int = 0) -> Pool:
     """Write three sources (two JSONL files and one of `reasoning-gym`), the benchmark and the labels into `folder`.
 
     Args:

@@ -68,7 +68,7 @@ def distill(
     teacher: str,
     student: str,
     folder: Path,
-    samples: int = 8,
+    samples: int = 4,
     max_tokens: int = 192,
     instruction: str | None = None,
     seed: int = 0,

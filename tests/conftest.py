@@ -35,9 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def reasoner() -> Path:
     """The small reasoner's checkpoint."""
-    from assay.flows.reasoner import CHECKPOINT
+    from assay.pipelines.models import REASONER
 
-    return CHECKPOINT
+    return REASONER
 
 
 @pytest.fixture(scope="session")

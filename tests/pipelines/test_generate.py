@@ -111,9 +111,9 @@ def test_a_killed_run_is_completed_to_the_rows_of_an_uninterrupted_one(engine: V
         from assay.pipelines import generate
         from assay.pipelines.engines import Sampling, VllmEngine
         from assay.pipelines.store import Store
-        from assay.flows.reasoner import CHECKPOINT
+        from assay.pipelines.models import REASONER
         problems = pl.read_parquet(sys.argv[2])
-        engine = VllmEngine(CHECKPOINT, max_model_len=512, dtype="float32", max_num_seqs=16)
+        engine = VllmEngine(REASONER, max_model_len=512, dtype="float32", max_num_seqs=16)
         print("ready", flush=True)
         generate.FLUSH_SECONDS = 0.1
         generate.sample(Store.open(sys.argv[1], create=True), engine, problems, mode="think", samples=24,
