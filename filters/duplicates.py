@@ -92,7 +92,9 @@ def batches(column: pl.Series) -> Iterator[tuple[slice, Folded]]:
 
 def signatures(texts: pl.Series, folded: Folded) -> np.ndarray:
     """A hash [n] of what tells two problems apart however alike their words: numbers, their brackets, operators."""
-    bare = texts.fill_null("").str.normalize("NFKC").str.replace_all(r"\\left|\\right|[${}\\]", "")
+    bare = texts.fill_null("").str.normalize("NFKC").str.replace_all(r"\\left|\\right|[$\\]", "")
+    bare = bare.str.replace_all(r"\{,\}", ",").str.replace_all(r"[{}]", " ")
+    bare = bare.str.replace_all(r"frac(\d)(\d)", "frac$1 $2")  # as \frac12 is one half
     bare = bare.str.replace_all(r"\s*([-+*/^=(])\s*|\s*(\))", "$1$2")
     numbers = bare.str.replace_all(r"(\d),(\d{3})\b", "$1$2").str.extract_all(NUMBERS).list.join(" ").hash()
     return numbers.to_numpy() ^ sign_hashes(folded.full, folded.full_at)
