@@ -41,7 +41,7 @@ CANDIDATE, NEAR_JACCARD = 0.1, 0.45
 OWN = 0.5  # weighted over plain share of an item's windows, below which what agrees is stock
 NUMBERED_JACCARD, NUMBERED_COVER, NUMBERED = 0.25, 0.85, 3  # less will do where windows with digits agree
 SAME_NUMBERS = 0.97  # windows with digits found, over windows without digits found
-COMMON = 0.1  # share of the items beyond which a window is stock
+COMMON = 16  # items beyond which a window is stock and not kept at all
 SHORT_CORE = 64  # symbols up to which equality of `core` is looked up; windows find longer ones
 MIN_CORE, MIN_MASKED = 5, 8  # symbols without which equality of `core`, or of masked texts, says nothing
 COSINE = 0.9
@@ -59,7 +59,7 @@ class Windows(NamedTuple):
     span: np.ndarray  # [slots, 2] int32 into `members`
     weights: np.ndarray  # [slots] float32
     members: np.ndarray  # int32, text numbers
-    bloom: np.ndarray  # uint64, two bits a hash; answers most look-ups from the cache
+    bloom: np.ndarray  # uint64, three bits a hash; answers most look-ups from the cache
     total: np.ndarray  # [texts] float32, the weight of a text's windows
     sizes: np.ndarray  # [texts, 2] int64, symbols of a text's core and its distinct windows
     small: np.ndarray  # uint16, sets of small windows, one text after the other
@@ -75,9 +75,10 @@ class Windows(NamedTuple):
 
 @numba.njit(nogil=True, cache=True)
 def bits(mixed):  # type: ignore[no-untyped-def]
-    """The two bits of a mixed hash in its word of the Bloom filter."""
+    """The three bits of a mixed hash in its word of the Bloom filter."""
     one, six = np.uint64(1), np.uint64(63)
-    return one << ((mixed >> np.uint64(24)) & six) | one << ((mixed >> np.uint64(30)) & six)
+    first = one << ((mixed >> np.uint64(12)) & six) | one << ((mixed >> np.uint64(18)) & six)
+    return first | one << ((mixed >> np.uint64(24)) & six)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -249,10 +250,10 @@ def windows(folded: Folded, wholes: np.ndarray, place: np.ndarray) -> Windows:
     weight = (1.0 / count**3).astype(np.float32)
     weight[whole[start]] = 0
     total = np.bincount(text, np.repeat(weight, count), minlength=texts).astype(np.float32)
-    live = whole[start] | (count <= max(8, COMMON * texts))
+    live = whole[start] | (count <= COMMON)
     slots = 1 << int(2 * len(unique) + 1).bit_length()
     keys, span, weights = np.zeros(slots, np.uint64), np.zeros((slots, 2), np.int32), np.zeros(slots, np.float32)
-    bloom = np.zeros(max(1, min(slots >> 4, 1 << 22)), np.uint64)
+    bloom = np.zeros(max(1, min(slots >> 3, 1 << 22)), np.uint64)
     fill(keys, span, weights, bloom, unique[live], start[live], count[live], weight[live])
     sizes = np.stack([np.diff(folded.core_at), np.bincount(text[~whole], minlength=texts)], axis=1)
     return Windows(keys, span, weights, text, bloom, np.maximum(total, 1e-6), sizes, *small_sets(folded), place)

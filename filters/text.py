@@ -182,9 +182,6 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
         while i < stop:
             byte = data[i]
             kind = kinds[byte]
-            if kind == 0:
-                i += one
-                continue
             if kind == LETTER:
                 word, hashed = n, zero
                 while kind == LETTER:
@@ -225,7 +222,7 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
                     origin, first, size = pool, np.uint64(action >> 5), np.uint64(action & 31)
             else:
                 before, after = i > begin and data[i - one] == byte, i + one < stop and data[i + one] == byte
-                if not (kind == STAR and (before or after)):  # two stars are bold print
+                if kind != 0 and not (kind == STAR and (before or after)):  # two stars are bold print
                     full[n] = core[n - gap] = byte
                     n += one
                 i += one
