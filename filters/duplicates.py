@@ -181,8 +181,7 @@ def decide(problems: pl.DataFrame, threshold: float = 0.8, numbers: bool = True)
         alike = similarities(column[rows], left, right, not numbers) >= threshold
         join(root, rows[left[alike]], rows[right[alike]])
         near[rows] = root[rows] != rows
-    root = root[copy_of]
-    return decisions(problems, root, near[copy_of] & (root != np.arange(len(root))), not numbers)
+    return decisions(problems, root, near[copy_of], not numbers)
 
 
 def first_of(key: np.ndarray, comparable: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -186,6 +187,9 @@ def _store(path: Path) -> Any:
 
 def main() -> None:
     """Run the command; a user's mistake is one message without a traceback, exit code 2."""
+    # Read when Prefect is imported. The command itself tells each error, once; a worker keeps Prefect's own defaults.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     try:
         app()
     except AssayError as error:

@@ -7,7 +7,6 @@ what was sampled before stays in the store and is not paid for again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from prefect.cache_policies import NO_CACHE
 from assay.flows.console import Console
 from assay.pipelines.curation import Refresh
 from assay.pipelines.engines import Engine, VllmEngine
+from assay.pipelines.errors import AssayError, RecipeError
 from assay.pipelines.recipe import RefreshRecipe
 from assay.pipelines.snapshot import Snapshot, folder_of
 from assay.pipelines.store import Store
@@ -29,7 +29,19 @@ Make = Callable[[], Engine]
 __all__ = ["engine_of", "refresh_flow", "run_refresh"]
 
 
-@task(name="step", task_run_name="{name}", retries=1, cache_policy=NO_CACHE, persist_result=False)
+def _may_help(task: Any, run: Any, state: Any) -> bool:
+    """Whether doing a step again may help: never for what only the user can mend."""
+    return not isinstance(state.result(raise_on_failure=False), AssayError)
+
+
+@task(
+    name="step",
+    task_run_name="{name}",
+    retries=1,
+    retry_condition_fn=_may_help,
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
 def _step(run: Refresh, name: str) -> dict[str, Any]:
     return run.run(name)
 
@@ -73,8 +85,6 @@ def engine_of(recipe: RefreshRecipe) -> Engine:
     model = recipe.model
     assert model is not None
     if model.engine != "vllm":
-        from assay.pipelines.errors import RecipeError
-
         raise RecipeError(f"[model] engine = '{model.engine}' is not available yet; use 'vllm'.")
     return VllmEngine(model.path, max_model_len=model.max_model_len, dtype=model.dtype)
 
@@ -93,6 +103,4 @@ def _publish(store: Store, snapshot: Snapshot) -> None:
 
 def run_refresh(recipe: RefreshRecipe, engine: Make | None = None, console: Console | None = None) -> Snapshot:
     """`refresh_flow` against the server of `PREFECT_API_URL`, or a temporary one where there is none."""
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")  # errors are told once, by the command
     return refresh_flow(recipe, engine, console)

@@ -107,6 +107,16 @@ def test_small_edits_are_near(index):
     assert set(out["stage"]) <= {"near", "ngram"}
 
 
+def test_near_needs_no_numbers():
+    item = (
+        "A bag holds red, green and blue marbles. Marbles are drawn blindly until two match. Which draw surely ends it?"
+    )
+    row = "A sack holds red, green and blue marbles. They are drawn blindly until two agree. Which draw surely ends it?"
+    other = "A bag holds red, green and blue pencils. Which pencil is drawn if Tom writes with the longest of them?"
+    out = BenchmarkIndex.build({"toy": [item]}).scan([row, other])
+    assert out["stage"].to_list() == ["near", None]
+
+
 def test_stock_sentences_and_shared_formulas_do_not_count():
     """Rows of marin #6852: a formula or a template in common, another problem."""
     tangent = "Recall that $\\tan(\\alpha+\\beta)=\\frac{\\tan\\alpha+\\tan\\beta}{1-\\tan\\alpha\\tan\\beta}$. "

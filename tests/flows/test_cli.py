@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,13 +28,28 @@ path = "exam.jsonl"
 problem = "question"
 answer = "gold"
 """
+SUBJECTS = (
+    "apples in the basket",
+    "tall trees by the river",
+    "coins under the old floor",
+    "lamps along our street",
+    "boats that left at dawn",
+    "letters on her desk",
+    "birds upon the wire",
+    "stones in his pocket",
+    "pages of this book",
+    "steps up to the tower",
+    "clouds over the hill",
+    "keys on that ring",
+)
 ROWS = [
-    {"question": f"How many apples are {i} apples and {2 * i} pears without the pears?", "gold": str(i)}
-    for i in range(3, 15)
+    {"question": f"How many {s} are there, when half of {2 * i} are gone?", "gold": str(i)}
+    for i, s in enumerate(SUBJECTS, 3)
 ]
 
 
 def assay(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_LOGGING_LEVEL"}
     return subprocess.run(
         [sys.executable, "-m", "assay.flows.cli", *arguments],
         cwd=cwd,
@@ -41,6 +57,7 @@ def assay(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=180,
         check=False,
+        env=environment,
     )
 
 
@@ -70,7 +87,7 @@ def test_a_refresh_goes_on_over_bad_rows_and_names_them(project: Path) -> None:
         "store",
         cwd=project,
     ).stdout
-    assert all(f"sums.jsonl, row {n}: " in rows for n in (4, 6, 8)), rows
+    assert all(f"sums.jsonl, row {n}:" in rows for n in (4, 6, 8)), rows
     kept = pl.read_parquet(next((project / "store" / "snapshots_data").glob("*/data/train.parquet")))
     assert kept.height == 9 - 1
     told = assay("why", kept["id"][0], "-s", "store", cwd=project)
@@ -112,7 +129,7 @@ def test_a_store_of_a_newer_version(project: Path) -> None:
     done = assay("sql", "select 1", "-s", "store", cwd=project)
     assert done.returncode == 2
     assert "99" in done.stderr
-    assert "newer" in done.stderr
+    assert "reads up to 1. Update assay" in done.stderr
 
 
 def test_a_recipe_that_is_not_there(project: Path) -> None:
