@@ -104,6 +104,7 @@ def test_an_exact_copy_of_a_near_copy_names_the_kept_row():
     edited = PEARS.replace("An orchard", "One orchard")
     out = decide(frame(PEARS, edited, edited.upper()))
     assert [json.loads(e)["kept"] for e in out["evidence"].drop_nulls()] == ["r0", "r0"]
+    assert out["reason"].to_list() == [None, "near_duplicate", "near_duplicate"]
 
 
 def test_nothing_to_compare_is_kept():
