@@ -32,7 +32,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("demo"),
     cold_start: Annotated[bool, typer.Option("--cold-start", help="Make the small model anew (minutes).")] = False,
     seed: Annotated[int, typer.Option(help="Of the pool and the training.")] = 0,
-    sets: Sets = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="train.steps=20, evaluate.items=100, ...")] = None,
     install_seconds: Annotated[float, typer.Option(hidden=True)] = 0.0,
 ) -> None:
     """Run the whole way on a small scale: refresh, train, evaluate, distil, report."""

@@ -51,7 +51,7 @@ def run_demo(
 
     Args:
         fresh_model: make the small reasoner anew (minutes) instead of taking the one in the package.
-        overrides: of the training recipe, e.g. `steps=20`.
+        overrides: of the recipes, e.g. `train.steps=20` or `evaluate.items=100`.
     """
     demo = Demo(out, seed, overrides, console or Console())
     demo.seconds["install"] = install_seconds
@@ -112,7 +112,7 @@ class Demo:
     def train(self, model: Path, pool: EnginePool) -> TrainingResult:
         """Train on the latest snapshot."""
         self.console.heading("3. Train")
-        recipe = self._load("demo_train", TrainRecipe, model=model, more=(f"seed={self.seed}", *self.overrides))
+        recipe = self._load("demo_train", TrainRecipe, model=model, more=(f"seed={self.seed}",))
         return train.run_training(recipe, self.console, pool=pool)
 
     def evaluate(self, model: Path, result: TrainingResult, pool: EnginePool) -> tuple[evaluation.Results, Evaluation]:
@@ -163,7 +163,9 @@ class Demo:
         given = {"out": self.out.resolve(), **variables}
         known = (RECIPES / f"{name}.toml").read_text(encoding="utf-8")
         sets = [f"{k}={v}" for k, v in given.items() if f"{k} = " in known]
-        return load(RECIPES / f"{name}.toml", kind, [*sets, *more])
+        job = name.removeprefix("demo_") + "."
+        own = [text.removeprefix(job) for text in self.overrides if text.startswith(job)]
+        return load(RECIPES / f"{name}.toml", kind, [*sets, *more, *own])
 
 
 def curation_report(store: Store, snapshot: str = "latest") -> ReportData:

@@ -133,10 +133,10 @@ def _stories(rng: random.Random, sound: list[Chain]) -> list[tuple[Row, str | No
         body, _, ask = story(chain, rng).rpartition(". ")
         return {"body": body + ".", "ask": ask, "target": float(gold)}
 
-    wrong = _distinct(rng, 12, (2, 3), set())
+    wrong = [c for c in _distinct(rng, 20, (2, 3), set()) if c.answer][:12]
     return [
         *((row(c, c.answer), None) for c in sound),
-        *((row(c, c.answer + rng.choice((-10, 10, 11, -11))), "wrong_gold") for c in wrong),
+        *((row(c, int(f"{c.answer}{rng.randint(10, 99)}")), "wrong_gold") for c in wrong),  # two digits too many
     ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from assay.rl.batches import Example, completion_logprobs, micro_batches
+from assay.rl.memory import keep_large_blocks
 
 __all__ = ["fine_tune", "learning_rate_at"]
 
@@ -47,6 +48,7 @@ def fine_tune(
             step's batch.
         on_step: called with (step, loss), for progress.
     """
+    keep_large_blocks()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
     draw = examples if callable(examples) else _epochs(examples, batch_size, seed)
     losses = []

@@ -34,6 +34,7 @@ from assay.rl.update import Updater
 __all__ = ["Trainer", "TrainingResult"]
 
 RATIO_TOLERANCE = 1e-2
+PARTS = ("accuracy", "format", "length", "overlong", "repetition")
 MAX_STALENESS = 1  # steps that a surplus group may wait
 OnStep = Callable[[int, dict[str, float]], None]
 
@@ -293,7 +294,7 @@ def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[s
         "unverifiable_share": sum(s.status in ("unverifiable", "timeout") for s in samples) / n,
         "length": sum(len(s.token_ids) for s in samples) / n,
         **{f"length_{k}": sum(v) / len(v) for k, v in lengths.items() if v},
-        **{f"reward_{part}": sum(v for s in samples if (v := s.parts[part]) == v) / n for part in samples[0].parts},
+        **{f"reward_{part}": sum(v for s in samples if (v := s.parts[part]) == v) / n for part in PARTS if samples},
         "groups": len(groups),
         "groups_dropped": tally.constant + tally.unverified,
         "refills": tally.refills,

@@ -15,6 +15,7 @@ from assay.rl.batches import Example, MicroBatch, completion_logprobs, micro_bat
 from assay.rl.clock import Clock
 from assay.rl.correction import correct
 from assay.rl.losses import policy_loss
+from assay.rl.memory import keep_large_blocks
 from assay.rl.presets import Preset
 from assay.rl.recipe import TrainRecipe
 from assay.rl.rollouts import Group
@@ -26,6 +27,7 @@ class Updater:
     """Owns the optimizer and, where there is a KL term, the reference model (a frozen copy of the start)."""
 
     def __init__(self, model: Any, recipe: TrainRecipe, preset: Preset, clock: Clock) -> None:
+        keep_large_blocks()
         self.model, self.recipe, self.preset, self.clock = model, recipe, preset, clock
         self.device = next(model.parameters()).device
         self.optimizer = self._new_optimizer()

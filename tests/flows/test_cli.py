@@ -108,7 +108,7 @@ def test_a_refresh_goes_on_over_bad_rows_and_names_them(project: Path) -> None:
     ids=["key", "value", "source file", "benchmark file", "field"],
 )
 def test_mistakes_in_a_recipe(project: Path, change: tuple[str, ...], message: str) -> None:
-    done = assay("refresh", "pool.toml", *change, cwd=project)
+    done = assay("refresh", "pool.toml", "--dry-run", *change, cwd=project)
     assert done.returncode == 2
     assert message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr

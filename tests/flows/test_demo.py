@@ -16,6 +16,13 @@ from assay.pipelines import ledger
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.store import Store
 
+SHORT = (
+    "train.steps=6",
+    "train.sampling.prompts=16",
+    "evaluate.samples=8",
+    "evaluate.items=120",
+    "evaluate.budgets.items=80",
+)
 FOUND = {
     "multiple_choice": {"multiple_choice"},
     "true_false": {"true_false"},
@@ -32,7 +39,7 @@ FOUND = {
 def folder(tmp_path_factory: pytest.TempPathFactory, pool: Any) -> Path:
     """A demo with six training steps."""
     pool.close()  # the demo starts its own engine
-    return run_demo(tmp_path_factory.mktemp("demo") / "out", overrides=("steps=6", "sampling.prompts=16"))
+    return run_demo(tmp_path_factory.mktemp("demo") / "out", overrides=SHORT)
 
 
 @pytest.fixture(scope="module")

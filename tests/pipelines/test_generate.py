@@ -105,7 +105,7 @@ def test_a_prompt_too_long_gets_no_samples_and_stops_nobody(engine: VllmEngine, 
 
 @pytest.mark.slow
 def test_a_killed_run_is_completed_to_the_rows_of_an_uninterrupted_one(engine: VllmEngine, tmp_path: Path) -> None:
-    """SIGKILL after 0.2 to 1.2 s of sampling, twice; nothing is doubled and nothing differs."""
+    """SIGKILL in the middle of the sampling; nothing is doubled and nothing differs."""
     script = textwrap.dedent("""
         import sys, polars as pl
         from assay.pipelines import generate
@@ -121,7 +121,7 @@ def test_a_killed_run_is_completed_to_the_rows_of_an_uninterrupted_one(engine: V
         """)
     PROBLEMS.write_parquet(tmp_path / "problems.parquet")
     arguments = [sys.executable, "-c", script, str(tmp_path / "killed"), str(tmp_path / "problems.parquet")]
-    for wait in (0.3, 0.9):
+    for wait in (0.6,):
         child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert child.stdout is not None
         assert any(line.strip() == "ready" for line in child.stdout)

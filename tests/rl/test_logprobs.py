@@ -9,7 +9,7 @@ from assay.rl import logprobs
 from assay.rl.logprobs import hidden_logprobs, token_entropy, token_logprobs
 
 SCRIPT = """
-import resource, torch
+import torch
 from assay.rl.logprobs import hidden_logprobs
 torch.manual_seed(0)
 hidden = torch.randn(4_096, 8, requires_grad=True)
@@ -17,7 +17,8 @@ weight = torch.randn(150_000, 8, requires_grad=True)
 logp, entropy = hidden_logprobs(hidden, weight, torch.randint(0, 150_000, (4_096,)))
 (logp.mean() + 0.01 * entropy.mean()).backward()
 assert hidden.grad.isfinite().all() and weight.grad.isfinite().all()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+with open("/proc/self/status") as status:  # ru_maxrss would count the parent's pages before exec
+    print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**20)
 """
 
 
