@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -71,8 +71,8 @@ class EvaluateRecipe(Section):
     """Longest completion, thinking included."""
     max_model_len: Count = 8192
     """Tokens of prompt and completion together."""
-    dtype: str = "auto"
-    """Number format of the weights: auto, float32, bfloat16 or float16."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights."""
     instruction: str | None = "Put your final answer within \\boxed{}."
     """Appended to every problem."""
     seed: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -229,8 +228,3 @@ def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
         k: row[k] for k in ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
     }
     return ReportData(summary={"distillation": summary}, distillation=pl.DataFrame(rows))
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """`summary.json` of a demo."""
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from assay.flows.results import save
 from assay.pipelines import sources
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.store import Store
-from assay.pipelines.verify import Policy, Verifier
+from assay.pipelines.verify import Verifier
 
 __all__ = ["Results", "run_evaluation", "sample_rows"]
 
@@ -81,7 +81,7 @@ def evaluate_model(
     console: Console,
 ) -> Evaluation:
     """All benchmarks of the recipe with one model; adds to `results`."""
-    problems, policy = load_benchmarks(recipe)
+    problems = load_benchmarks(recipe)
     results.problems = problems
     sampling = Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
     with console.progress() as bar:
@@ -96,7 +96,6 @@ def evaluate_model(
             sampling=sampling,
             instruction=recipe.instruction,
             seed=recipe.seed,
-            policy=policy,
             progress=bar.update,
         )
         bar.end(_line(done))
@@ -109,10 +108,10 @@ def evaluate_model(
     return done
 
 
-def load_benchmarks(recipe: EvaluateRecipe) -> tuple[pl.DataFrame, Policy]:
-    """Items of all benchmarks, `id, problem, answer, source`, and the grading policy of the first."""
+def load_benchmarks(recipe: EvaluateRecipe) -> pl.DataFrame:
+    """Items of all benchmarks: `id, problem, answer, source`."""
     frames = [sources.read(b)[0].head(recipe.items or 2**31) for b in recipe.benchmarks]
-    return pl.concat(frames).select("id", "problem", "answer", "source"), Policy()
+    return pl.concat(frames).select("id", "problem", "answer", "source")
 
 
 def _sweep(

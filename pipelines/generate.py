@@ -85,9 +85,8 @@ def plan(
     sampling: Sampling,
     seed: int = 0,
     instruction: str | None = None,
-    first_sample: int = 0,
 ) -> Plan:
-    """Which samples `first_sample` to `first_sample + samples - 1` of every problem are wanted, which are missing.
+    """Which samples 0 to `samples - 1` of every problem are wanted, and which of them the store lacks.
 
     A problem whose prompt leaves no room for a token gets no samples, and so an unknown pass rate.
 
@@ -99,7 +98,7 @@ def plan(
         prompt = render(engine.tokenizer, text, mode, instruction)
         if len(prompt) >= engine.max_model_len:
             continue
-        for index in range(first_sample, first_sample + samples):
+        for index in range(samples):
             one = sample_seed(seed, problem_id, mode, index)
             key = generation_key(engine.fingerprint, prompt, sampling, problem_id, mode, index, one)
             wanted.append(_Wanted(Request(key, prompt, sampling, one), problem_id, index))
@@ -123,13 +122,12 @@ def sample(
     sampling: Sampling,
     seed: int = 0,
     instruction: str | None = None,
-    first_sample: int = 0,
     progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Rows of `generations` for `samples` samples of every problem, in order; samples only what is missing.
 
-    Completions are written to the store as they finish (at least once a second), so a killed run loses at most what was
-    in flight. Arguments as for `plan`; `progress` sees (done, missing).
+    Completions are written to the store about once a second, so a killed run loses what was in flight and at most the
+    completions of the last second. Arguments as for `plan`; `progress` sees (done, missing).
     """
     work = plan(
         store,
@@ -140,7 +138,6 @@ def sample(
         sampling=sampling,
         seed=seed,
         instruction=instruction,
-        first_sample=first_sample,
     )
     writer = _Writer(store, engine.fingerprint, work, progress)
     try:

@@ -9,14 +9,14 @@ from pydantic import AfterValidator, Field, model_validator
 from assay.pipelines.prompts import budget_of
 from assay.pipelines.settings import LocalPath, ModelName, Section, load, recipe_hash, resolved_json
 
-__all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Duplicates", "Export", "Format",
+__all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Duplicates", "Format",
            "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Shortcut", "Source",
            "SuspectGold", "Table", "load", "recipe_hash", "resolved_json", "without_model"]  # fmt: skip
 
 Filter = Literal[
     "format", "answer", "duplicates", "contamination", "shortcut", "difficulty", "suspect_gold", "selection"
 ]
-Action = Literal["keep", "drop", "reformulate"]
+Action = Literal["keep", "drop"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -110,7 +110,7 @@ class Format(Section):
 
     open: Action = "keep"
     """A question with one answer to find."""
-    multiple_choice: Action = "drop"
+    multiple_choice: Literal["keep", "drop", "reformulate"] = "drop"
     """Options in the text or apart; `reformulate` asks for the option's value where the stem stands alone."""
     true_false: Action = "drop"
     """Yes or no, true or false."""
@@ -237,15 +237,6 @@ class Selection(Section):
     """Groups that get equal room; bucket is the difficulty's."""
 
 
-class Export(Section):
-    """What to write for other trainers after a refresh."""
-
-    formats: tuple[Literal["trl", "verl", "openrlhf", "hub"], ...] = ()
-    """Which."""
-    folder: LocalPath | None = None
-    """Where; the store's own folder when not given."""
-
-
 NEEDS_MODEL: tuple[Filter, ...] = ("shortcut", "difficulty", "suspect_gold")
 
 
@@ -279,7 +270,6 @@ class RefreshRecipe(Section):
     shortcut: Shortcut = Shortcut()
     suspect_gold: SuspectGold = SuspectGold()
     selection: Selection = Selection()
-    export: Export = Export()
 
     @model_validator(mode="after")
     def _whole(self) -> "RefreshRecipe":

@@ -24,7 +24,7 @@ from assay.pipelines.errors import EngineError, SourceError
 from assay.pipelines.store import SCHEMAS, Store
 from assay.pipelines.verify import Verifier
 from assay.rl.advantages import advantages
-from assay.rl.checkpoint import latest_checkpoint, load_state, save_checkpoint
+from assay.rl.checkpoint import latest_checkpoint, load_model, load_state, save_checkpoint
 from assay.rl.clock import Clock
 from assay.rl.curriculum import Curriculum, GroupBuffer, Tally
 from assay.rl.recipe import TrainRecipe
@@ -122,8 +122,8 @@ class Trainer:
         rewards = self.updater.penalised(groups, rewards)
         batch = advantages(rewards, self.recipe.sampling.group_size, kind=p.advantage, ddof=p.ddof)
         metrics = self.updater.update(groups, batch, self.step)
-        self._sync()
         self.step += 1
+        self._sync()
         self._check_agreement(metrics["ratio_error"])
         self.clock.add("engine", self.engine.busy_seconds - busy)
         with self.clock("log"):
@@ -145,7 +145,7 @@ class Trainer:
             raise EngineError(
                 f"step {self.step}: sampler and trainer disagree, max |ratio - 1| = {ratio_error:.2g} "
                 f"(float32 gives about 1e-5). The sampler's weights are not the trainer's: look for a "
-                "tensor that the sync leaves out. Nothing was trained on since the last checkpoint."
+                "tensor that the sync leaves out, and go on from the last checkpoint."
             )
 
     def _rollouts(self) -> tuple[list[Group], Tally]:
@@ -172,7 +172,7 @@ class Trainer:
     def _sync(self) -> None:
         with self.clock("sync"):
             weights = [(k, v.detach()) for k, v in self.model.state_dict().items()]
-            self.engine.load_weights(weights, f"{self.run}@{self.step + 1}")
+            self.engine.load_weights(weights, f"{self.run}@{self.step}")
 
     def _save(self) -> None:
         self._flush()
@@ -195,19 +195,15 @@ class Trainer:
         found = latest_checkpoint(self.folder / "checkpoints")
         if found is None:
             return
-        from safetensors.torch import load_file
-
         state = load_state(found)
         self.step, self.tokens, self.first_ratio_error = state["step"], state["tokens"], state["first_ratio_error"]
         self.keep_rate = state["keep_rate"]
-        self.model.load_state_dict(load_file(found / "model.safetensors"), strict=False)
+        self.model.load_state_dict(load_model(found).state_dict())
         self.updater.load(state["updater"])
         self.curriculum.load(state["curriculum"])
         held = [(version, Group.of(group)) for version, group in state["buffer"]["held"]]
         self.buffer.load({**state["buffer"], "held": held})
-        self.step -= 1  # the fingerprint names the weights after that step
         self._sync()
-        self.step += 1
 
     def _record_run(self) -> None:
         row = {
