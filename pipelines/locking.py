@@ -1,13 +1,18 @@
-"""One job at a time: a lock file that says who holds it, and that a dead owner no longer holds."""
+"""One job at a time: a lock file that says who holds it, and that a dead owner no longer holds.
+
+The owner touches its file every `BEAT` seconds. On the same machine an owner is dead when its process has ended; on
+another one, whose processes cannot be looked at, when it has not touched the file for `SILENCE` seconds.
+"""
 
 import fcntl
 import getpass
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,29 +22,74 @@ from assay.pipelines.errors import StoreError
 __all__ = ["describe", "hold", "in_words", "is_alive", "read_owner"]
 
 
-@contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """Holds the lock file `path`. A lock whose process has ended is taken over.
+BEAT = 20.0
+SILENCE = 300.0
 
-    An owner on another host cannot be looked at and counts as alive; the message says which file to delete.
+
+@contextmanager
+def hold(path: Path, wait: float = 0.0, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Holds the lock file `path`. A dead owner's lock is taken over.
+
+    Args:
+        wait: seconds to wait for a live owner.
+        say: told who holds the lock, once for each owner, while waiting.
 
     Raises:
-        StoreError: a live owner, named with its age.
+        StoreError: a live owner still held it after `wait`; named with its age.
     """
     owner = _myself()
-    with _guard(path):
-        if path.exists() and is_alive(holder := read_owner(path)):
-            wait = "Wait until it ends; if you know that it has, delete the file"
-            raise StoreError(f"{path}: held by {describe(holder)}. {wait}.")
-        temporary = path.with_name(f".{path.name}-{owner['token']}.tmp")
-        temporary.write_text(json.dumps(owner))
-        temporary.rename(path)
+    _take(path, owner, time.monotonic() + wait, say)
+    done = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, owner["token"], done), daemon=True, name=f"holds {path.name}")
+    beat.start()
     try:
         yield
     finally:
+        done.set()
         with _guard(path):
             if read_owner(path).get("token") == owner["token"]:
                 path.unlink()
+
+
+def _take(path: Path, owner: dict[str, Any], until: float, say: Callable[[str], None] | None) -> None:
+    told = None
+    while holder := _holder(path, owner):
+        if time.monotonic() >= until:
+            wait = "Wait until it ends; if you know that it has, delete the file"
+            raise StoreError(f"{path}: held by {describe(holder)}. {wait}.")
+        if say and holder.get("token") != told:
+            told = holder.get("token")
+            say(f"waiting for {path}, held by {describe(holder)}")
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+
+
+def _holder(path: Path, owner: dict[str, Any]) -> dict[str, Any] | None:
+    """The live holder; None when the file was free and is now the owner's."""
+    with _guard(path):
+        holder = read_owner(path)
+        if is_alive(holder, _silence(path)):
+            return holder
+        temporary = path.with_name(f".{path.name}-{owner['token']}.tmp")
+        temporary.write_text(json.dumps(owner))
+        temporary.rename(path)
+    return None
+
+
+def _beat(path: Path, token: str, done: threading.Event) -> None:
+    while not done.wait(BEAT):
+        with suppress(OSError), _guard(path):  # a store that was deleted meanwhile
+            if read_owner(path).get("token") == token:
+                os.utime(path)
+
+
+def _silence(path: Path) -> float:
+    """Seconds since the owner touched the file, by the clock of the disk that holds it."""
+    guard = path.with_name(".guard")
+    try:
+        os.utime(guard)
+        return guard.stat().st_mtime - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_owner(path: Path) -> dict[str, Any]:
@@ -51,12 +101,16 @@ def read_owner(path: Path) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def is_alive(owner: dict[str, Any]) -> bool:
-    """Whether the owner runs: its process id and its start time both match, as ids are reused."""
+def is_alive(owner: dict[str, Any], silence: float = 0.0) -> bool:
+    """Whether the owner runs: here, its process id and its start time both match, as ids are reused.
+
+    Args:
+        silence: seconds since it touched its file; decides about an owner on another host.
+    """
     if not isinstance(owner.get("pid"), int):
         return False
     if owner.get("host") != socket.gethostname():
-        return True
+        return silence < SILENCE
     started = _started(owner["pid"])
     return started is not None and started == owner.get("started")
 

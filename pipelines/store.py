@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -149,13 +149,13 @@ class Store:
         return findings
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock(self, name: str, wait: float = 0.0, say: Callable[[str], None] | None = None) -> Iterator[None]:
         """Holds the store's lock `name` against other processes and threads; see `locking.hold`.
 
         Raises:
-            StoreError: a live owner holds it, named with its age.
+            StoreError: a live owner holds it after `wait` seconds, named with its age.
         """
-        with locking.hold(self.path / f"{name}.lock"):
+        with locking.hold(self.path / f"{name}.lock", wait, say):
             yield
 
     def _folder(self, table: str) -> Path:
