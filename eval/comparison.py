@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from assay.eval.intervals import (
     bootstrap_means,
+    caution,
     clustered_mean,
+    mcnemar_exact,
     minimum_detectable_difference,
     percentiles,
     share_mean,
@@ -21,7 +23,7 @@ from assay.eval.intervals import (
 )
 from assay.eval.pass_at_k import counts, pass_at_k
 
-__all__ = ["Correctness", "Crossing", "compare_pass_at_k", "crossing", "four_way"]
+__all__ = ["Correctness", "Crossing", "compare_pass_at_k", "crossing", "describe", "four_way"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,10 +62,11 @@ def compare_pass_at_k(correct_a: Correctness, correct_b: Correctness, ks: Iterab
         ks: each at most the samples taken of every item.
 
     Returns:
-        `k, items, a, a_low, a_high, b, b_low, b_high, difference, low, high, mdd, crossing, crossing_low,
+        `k, items, a, a_low, a_high, b, b_low, b_high, difference, low, high, mdd, p, crossing, crossing_low,
         crossing_high`, shares. `items` are those with k scored samples in both. `low` and `high` are
         percentiles over resampled items; where no item differs, Wilson's bound on the share of items that
         would. `mdd` is the true difference these items would show in four cases of five; null without spread.
+        `p` is McNemar's exact one where every item is a single draw of each (all 0 or 1), else null.
         The crossing, looked for up to the largest k, is the same in every row: see `Crossing`.
 
     Raises:
@@ -140,6 +143,32 @@ def four_way(correct_a: Correctness, correct_b: Correctness, k: int | None = Non
     return pl.DataFrame(rows).with_columns(pl.col("low", "high").fill_nan(None))
 
 
+def describe(compared: pl.DataFrame) -> list[str]:
+    """`compare_pass_at_k` in words, a line a k: the difference, what could have been seen; then the crossing.
+
+    Differences are in percentage points. The last line warns of too few items.
+    """
+    lines = []
+    for row in compared.iter_rows(named=True):
+        seen = f"{100 * row['mdd']:.1f}" if row["mdd"] is not None else "unknown, no spread"
+        lines.append(f"k = {row['k']}: {_points(row)} points over {row['items']:,} items; detectable: {seen}"
+                     + ("" if row["p"] is None else f"; McNemar p = {row['p']:.3g}"))
+    few = caution(min(compared["items"].to_list()))
+    return [*lines, _crossed(compared), *([f"few items: {few}"] if few else [])]
+
+
+def _points(row: dict[str, float]) -> str:
+    return f"{100 * row['difference']:+.2f} [{100 * row['low']:.2f}, {100 * row['high']:.2f}]"
+
+
+def _crossed(compared: pl.DataFrame) -> str:
+    row = compared.row(-1, named=True)
+    if row["crossing"] is None:
+        return f"no crossing up to {max(compared['k'].to_list())}"
+    low, high = row["crossing_low"] or "before 1", row["crossing_high"] or f"beyond {max(compared['k'].to_list())}"
+    return f"the curves cross after k = {row['crossing']} [{low}, {high}]"
+
+
 def _row(a: Floats, b: Floats, ends: tuple[float, float], confidence: float) -> dict[str, float]:
     """One k: both means with their intervals, the difference with `ends`, and what could have been seen."""
     scored = ~np.isnan(a - b)
@@ -152,7 +181,11 @@ def _row(a: Floats, b: Floats, ends: tuple[float, float], confidence: float) -> 
         ends = (-wilson(0, len(a), confidence).high, wilson(0, len(a), confidence).high)
     return {"items": len(a), "a": left.estimate, "a_low": left.low, "a_high": left.high, "b": right.estimate,
             "b_low": right.low, "b_high": right.high, "difference": gap.estimate, "low": ends[0],
-            "high": ends[1], "mdd": mdd}
+            "high": ends[1], "mdd": mdd, "p": mcnemar_exact(a, b) if _binary(a) and _binary(b) else np.nan}
+
+
+def _binary(values: Floats) -> bool:
+    return bool(np.isin(values, (0.0, 1.0)).all())
 
 
 def _difference_interval(gap: Floats, weight: Ints, confidence: float, replicates: int,

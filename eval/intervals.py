@@ -68,14 +68,14 @@ def clustered_mean(values: ArrayLike, clusters: Sequence[object] | None = None,
 
 
 def share_mean(values: ArrayLike, confidence: float = 0.95) -> Interval:
-    """`clustered_mean` of one value in [0, 1] an item, cut to [0, 1]; Wilson's where all are 0 or all are 1.
+    """`clustered_mean` of one value in [0, 1] an item, cut to [0, 1]; Wilson's where every value is 0 or 1.
 
-    There the spread is zero and a t interval would claim certainty; the items are Bernoulli draws, all alike.
+    Those are single binary draws, one an item; a t interval over them claims certainty where all are alike.
     """
     s = _vector(values, "values")
     if s.min() < -1e-9 or s.max() > 1 + 1e-9:
         raise ValueError(f"values reach from {s.min()} to {s.max()}; shares lie in [0, 1].")
-    if s.min() == s.max() and s[0] in (0.0, 1.0):
+    if len(s) > 1 and np.isin(s, (0.0, 1.0)).all():
         return wilson(int(s.sum()), len(s), confidence)
     mean, low, high, error, items = clustered_mean(s, None, confidence)
     return Interval(mean, float(np.maximum(low, 0.0)), float(np.minimum(high, 1.0)), error, items)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.eval.comparison import Crossing, compare_pass_at_k, crossing, four_way
+from assay.eval.comparison import Crossing, compare_pass_at_k, crossing, describe, four_way
 from assay.eval.pass_at_k import pass_at_k_curve
 
 REPLAY = Path(__file__).parents[2].parent / "shared" / "data" / "replay"
@@ -162,3 +162,14 @@ def test_recorded_crossing_to_the_digit():
     assert (found["a"] * 100).round(2).to_list() == [64.35, 91.43, 96.87, 99.15]
     assert (found["b"] * 100).round(2).to_list() == [88.28, 96.08, 96.61, 96.61]
     assert (found.row(-1, named=True)["low"] * 100, found["crossing"][0]) == (pytest.approx(-0.85, abs=0.01), 60)
+
+
+def test_a_comparison_in_words():
+    # 118 items, 4 only a, 1 only b: exact McNemar 2 (1 + 5) / 32
+    a, b = repeated((117, 1, 1), (1, 1, 0)), repeated((113, 1, 1), (4, 1, 0), (1, 1, 1))
+    assert describe(compare_pass_at_k(a, b, [1])) == [
+        "k = 1: +2.54 [-0.85, 6.78] points over 118 items; detectable: 5.3; McNemar p = 0.375", "no crossing up to 1"]
+    rates = describe(compare_pass_at_k(repeated((6, 4, 1), (4, 4, 2)), repeated((5, 4, 4), (5, 4, 0)), [1, 4]))
+    assert "McNemar" not in rates[0]
+    assert rates[2].startswith("the curves cross after k = 1 [")
+    assert rates[3].startswith("few items: 10 items")

@@ -59,8 +59,15 @@ def test_all_right_is_not_certain():
 
 
 def test_share_interval_stays_between_0_and_1():
-    found = share_mean([0.0, 1.0])
+    found = share_mean([0.0, 0.9])
     assert (found.low, found.high) == (0.0, 1.0)
+
+
+def test_single_binary_draws_get_wilsons_interval():
+    found = share_mean([1.0] * 81 + [0.0] * 182)
+    assert (round(found.low, 4), round(found.high, 4)) == (0.2553, 0.3662)
+    assert share_mean([1.0] * 81 + [0.0] * 181 + [0.5]).low == pytest.approx(
+        clustered_mean([1.0] * 81 + [0.0] * 181 + [0.5]).low)
 
 
 def test_wilson_by_hand():

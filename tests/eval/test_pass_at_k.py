@@ -56,13 +56,22 @@ def test_arrays_broadcast():
 
 
 def test_curve_interval_is_over_items():
-    found = pass_at_k_curve([4, 4, 4, 4], [0, 4, 0, 4], [1, 4])
+    found = pass_at_k_curve([4, 4, 4, 4], [1, 3, 1, 3], [1, 4])
     assert found.columns == ["k", "estimate", "low", "high", "items"]
-    assert found["estimate"].to_list() == [0.5, 0.5]
-    # SE = SD / 2 = sqrt(1/3)/2; t(3) = 3.182; cut to [0, 1]
-    assert found["low"].to_list() == [0.0, 0.0]
-    wide = pass_at_k_curve(4, [0, 4] * 50, [1])
-    assert wide["high"].item() == pytest.approx(0.5 + 1.9842 * (0.25 / 99) ** 0.5, abs=1e-4)
+    assert found["estimate"].to_list() == [0.5, 1.0]
+    # SE = SD / 2 = sqrt(1/12)/2; t(3) = 3.182
+    assert found["low"].to_list()[0] == pytest.approx(0.5 - 3.1824 * (1 / 48) ** 0.5, abs=1e-4)
+    wide = pass_at_k_curve(4, [1, 3] * 50, [1])
+    assert wide["high"].item() == pytest.approx(0.5 + 1.9842 * (0.0625 / 99) ** 0.5, abs=1e-4)
+
+
+def test_items_of_different_n_agree_with_the_product_form():
+    rng = np.random.default_rng(0)
+    n = rng.integers(1, 10_001, 2_000)
+    c, k = rng.integers(0, n + 1), rng.integers(1, n + 1)
+    together, one_by_one = pass_at_k(n, c, k), [pass_at_k(*triple) for triple in zip(n, c, k)]
+    assert np.abs(together - one_by_one).max() < 2e-11
+    assert pass_at_k([10, 10_000], [3, 0], [5, 9]).tolist() == [pytest.approx(1 - 21 / 252), 0.0]
 
 
 def test_curve_of_one_item_has_no_interval():
