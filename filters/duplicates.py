@@ -104,7 +104,7 @@ def keys(column: pl.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each row the hash of its folded text, of its numbers and operators, and the symbols of its core; [n] each."""
     text, signature, length = (np.zeros(len(column), kind) for kind in (np.uint64, np.uint64, np.int64))
     for part, folded in batches(column):
-        text[part] = whole_hashes(folded.full, folded.full_at, MAX_SYMBOLS)[0]
+        text[part] = whole_hashes(folded.full, folded.full_at, MAX_SYMBOLS, np.arange(len(folded.full_at) - 1))[0]
         signature[part] = signatures(column[part], folded)
         length[part] = np.diff(folded.core_at)
     return text, signature, length

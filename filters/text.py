@@ -13,6 +13,7 @@ function of another module holds a copy of one from here, which would outlive a 
 """
 
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-__all__ = ["MAX_SYMBOLS", "Folded", "fold", "whole_hashes", "window_hashes"]
+__all__ = ["MAX_SYMBOLS", "Folded", "batches", "fold", "whole_hashes", "window_hashes"]
 
 LETTER, DIGIT, SIGN, STAR, WIDE = 1, 2, 3, 4, 5
 KEEP = -1
@@ -74,6 +75,9 @@ class Folded(NamedTuple):
     full_at: np.ndarray
     core: np.ndarray
     core_at: np.ndarray
+
+
+EMPTY = (np.zeros(0, np.uint8), np.zeros(1, np.int64)) * 2  # the streams of no texts
 
 
 class Tables(NamedTuple):
@@ -158,10 +162,17 @@ def tables() -> Tables:
 
 def fold(texts: pl.Series) -> Folded:
     """Fold a column of texts; a null is an empty text."""
+    return next((folded for _, folded in batches(texts, max(1, len(texts)))), Folded(*EMPTY))
+
+
+def batches(texts: pl.Series, size: int) -> Iterator[tuple[int, Folded]]:
+    """The column folded `size` rows at a time, each with the number of its first row."""
     array = texts.cast(pl.String).fill_null("").to_arrow().cast(pa.large_string())
     _, offsets, data = array.buffers()
     at = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return Folded(*fold_rows(np.frombuffer(data or b"\0", np.uint8), at, tables()))
+    content = np.frombuffer(data or b"\0", np.uint8)
+    for start in range(0, len(array), size):
+        yield start, Folded(*fold_rows(content, at[start : start + size + 1], tables()))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -272,14 +283,15 @@ def window_hashes(text, at, size, masked):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def whole_hashes(text, at, longest):  # type: ignore[no-untyped-def]
-    """Two hashes of each text, uint64 [2, n]: as it is, and masked as in `window_hashes`.
+def whole_hashes(text, at, longest, rows):  # type: ignore[no-untyped-def]
+    """Two hashes of each of the texts `rows` [n], uint64 [2, n]: as it is, and masked as in `window_hashes`.
 
     0 for a text that is empty or has more than `longest` symbols.
     """
-    out = np.zeros((2, at.size - 1), np.uint64)
+    out = np.zeros((2, rows.size), np.uint64)
     factor, basis = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)  # FNV-1a
-    for row in range(at.size - 1):
+    for place in range(rows.size):
+        row = rows[place]
         if not 0 < at[row + 1] - at[row] <= longest:
             continue
         plain, masked, previous = basis, basis, np.uint8(0)
@@ -292,5 +304,5 @@ def whole_hashes(text, at, longest):  # type: ignore[no-untyped-def]
                     continue
             previous = byte
             masked = (masked ^ np.uint64(byte)) * factor
-        out[0, row], out[1, row] = plain, masked
+        out[0, place], out[1, place] = plain, masked
     return out
