@@ -11,6 +11,8 @@ from typing import Any
 import rich.console
 import rich.progress
 
+from assay.pipelines.locking import in_words
+
 __all__ = ["Bar", "Console"]
 
 
@@ -49,21 +51,27 @@ class Bar:
     def __init__(self, progress: rich.progress.Progress, console: Console) -> None:
         self._progress, self._console = progress, console
         self._task: rich.progress.TaskID | None = None
-        self._name, self._began, self._said = "", 0.0, 0.0
+        self._name = ""
+        self._began = self._first = self._said = 0.0
 
     def start(self, name: str, total: int = 1) -> None:
         """Begin a step."""
         self._remove()
         self._name, self._began = name, time.monotonic()
+        self._first = self._began
         self._task = self._progress.add_task(name, total=total, note="")
 
     def update(self, done: int, total: int, note: str = "") -> None:
-        """So far `done` of `total`; in a log, a line every ten seconds."""
+        """So far `done` of `total`; a note before the first stays, the plan; in a log, a line every ten seconds."""
+        now = time.monotonic()
+        if done == 0 and note:
+            self._console.say(f"  {self._name:<16} {note}")
+            self._first, self._said, note = now, now, ""
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total, note=note)
-        if not self._console.rich.is_terminal and time.monotonic() - self._said > 10:
-            self._said = time.monotonic()
-            self._console.say(f"  {self._name:<16} {done:,}/{total:,} {note}")
+        if done and not self._console.rich.is_terminal and now - self._said > 10:
+            self._said, left = now, in_words((now - self._first) * (total - done) / done)
+            self._console.say(f"  {self._name:<16} {done:,}/{total:,} {note} {left} left")
 
     def done(self, row: dict[str, Any]) -> None:
         """The step's row of the funnel."""

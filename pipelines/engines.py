@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,8 +31,11 @@ __all__ = [
     "ReplayEngine",
     "Request",
     "Sampling",
+    "Stream",
     "VllmEngine",
     "architecture",
+    "check_lengths",
+    "collect",
     "model_fingerprint",
 ]
 
@@ -44,10 +48,12 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int = 1024
+    thinking_budget: int | None = None
+    """vLLM's own: tokens after the opening of the thinking, then the engine's `stop_text`; None is no budget."""
 
     def json(self) -> str:
         """Canonical text, part of a generation's key."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps({k: v for k, v in asdict(self).items() if v is not None}, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class Completion:
 
 
 OnDone = Callable[[Completion], None]
+Stream = Generator[Completion, None, None]
 
 
 class Engine(Protocol):
@@ -89,15 +96,37 @@ class Engine(Protocol):
     max_model_len: int
     busy_seconds: float
     """Spent inside the engine so far, this project's own work round it not counted."""
+    sampled_tokens: int
+    """So far, the end tokens included."""
+
+    def stream(self, requests: Sequence[Request]) -> Stream:
+        """Completions as they finish; keeps none. Closing it takes what is in flight out of the engine.
+
+        Each request has a key of its own; those of one prompt stand together, so that its prefix is computed once.
+        """
 
     def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
         """Completions in the order of `requests`; `on_done` sees each as it finishes."""
+
+    def memory(self) -> str:
+        """What the engine holds, in words."""
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
         """Replace the weights and empty the prefix cache."""
 
     def close(self) -> None:
         """Free the model."""
+
+
+def collect(stream: Stream, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+    """`Engine.generate` by `Engine.stream`."""
+    done = {}
+    with closing(stream):
+        for completion in stream:
+            if on_done:
+                on_done(completion)
+            done[completion.key] = completion
+    return [done[r.key] for r in requests]
 
 
 def model_fingerprint(folder: str | Path) -> str:
@@ -142,6 +171,7 @@ class VllmEngine:
         max_num_seqs: completions in flight.
         gpu_memory_utilization: share of the GPU for weights and KV cache; unused without a GPU.
         kv_cache_gib: KV cache without a GPU, GiB.
+        stop_text: ends a thinking (`<think>` to `</think>`) beyond a request's `thinking_budget`.
 
     Raises:
         ModelError: the folder is missing or is no model.
@@ -160,6 +190,7 @@ class VllmEngine:
         gpu_memory_utilization: float = 0.6,
         kv_cache_gib: int = 1,
         seed: int = 0,
+        stop_text: str | None = None,
     ) -> None:
         model = resolve(model)
         if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
@@ -178,6 +209,8 @@ class VllmEngine:
             "disable_log_stats": True,
             "gpu_memory_utilization": gpu_memory_utilization,
         }
+        if stop_text is not None:
+            arguments["reasoning_config"] = {"reasoning_parser": "qwen3", "reasoning_end_str": stop_text}
         try:
             self._llm = LLM(**arguments, **_device_arguments(max_model_len))
         except Exception as error:
@@ -186,24 +219,39 @@ class VllmEngine:
         self.max_model_len, self._window = max_model_len, 2 * max_num_seqs
         self.fingerprint = model_fingerprint(model) if Path(model).is_dir() else str(model)
         self.architecture = architecture(model)
-        self.busy_seconds = 0.0
+        self.busy_seconds, self.sampled_tokens = 0.0, 0
+        self.shared_tokens = 0
+        """Of the prompts, those that the prefix cache had."""
 
-    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+    def stream(self, requests: Sequence[Request]) -> Stream:
         """As the protocol says.
 
         Raises:
             EngineError: a prompt leaves no room for a single token; says which key and how long it is.
         """
-        _check_lengths(requests, self.max_model_len)
+        check_lengths(requests, self.max_model_len)
         run = _VllmRun(self._llm.llm_engine, requests, self.tokenizer, self._window, self.max_model_len)
         try:
             for completion in run:
-                if on_done:
-                    on_done(completion)
+                self.sampled_tokens += len(completion.token_ids)
+                yield completion
         finally:
             run.abort()
             self.busy_seconds += run.busy_seconds
-        return run.completions()
+            self.shared_tokens += run.shared_tokens
+
+    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+        """As the protocol says; raises as `stream` does."""
+        return collect(self.stream(requests), requests, on_done)
+
+    def memory(self) -> str:
+        """The process's memory, the GPU's where there is one, and what the KV cache holds."""
+        import torch
+
+        cache = self._llm.llm_engine.vllm_config.cache_config
+        tokens = (cache.num_gpu_blocks or 0) * cache.block_size
+        held = torch.cuda.memory_reserved() if torch.cuda.is_available() else _resident()
+        return f"{held / 2**30:.1f} GiB held, a KV cache of {tokens:,} tokens"
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
         """As the protocol says; names are those of the Hugging Face state.
@@ -256,13 +304,12 @@ class _VllmRun:
     ) -> None:
         self.engine, self.requests, self.tokenizer, self.window = engine, requests, tokenizer, window
         self.max_model_len = max_model_len
-        self.done: dict[int, Completion] = {}
         self.flying: dict[str, tuple[str, float]] = {}
-        self.submitted = 0
+        self.submitted = self.shared_tokens = 0
         self.busy_seconds = 0.0
 
     def __iter__(self) -> Iterator[Completion]:
-        while len(self.done) < len(self.requests):
+        while self.flying or self.submitted < len(self.requests):
             began = time.perf_counter()
             self._top_up()
             outputs = self.engine.step()
@@ -280,24 +327,18 @@ class _VllmRun:
             self.submitted += 1
 
     def _finish(self, output: Any) -> Completion:
-        index, sampled = int(output.request_id), output.outputs[0]
+        request, sampled = self.requests[int(output.request_id)], output.outputs[0]
+        self.shared_tokens += output.num_cached_tokens or 0
         _, began = self.flying.pop(output.request_id)
         ids = list(sampled.token_ids)
         logprobs = [step[token].logprob for step, token in zip(sampled.logprobs, ids)]
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        completion = Completion(
-            self.requests[index].key, ids, logprobs, text, sampled.finish_reason, time.perf_counter() - began
-        )
-        self.done[index] = completion
-        return completion
+        return Completion(request.key, ids, logprobs, text, sampled.finish_reason, time.perf_counter() - began)
 
     def abort(self) -> None:
         """Take what is still in flight out of the engine."""
         if self.flying:
             self.engine.abort_request([internal for internal, _ in self.flying.values()], internal=True)
-
-    def completions(self) -> list[Completion]:
-        return [self.done[i] for i in range(len(self.requests))]
 
 
 def _sampling_params(request: Request, room: int) -> Any:
@@ -309,6 +350,7 @@ def _sampling_params(request: Request, room: int) -> Any:
         temperature=s.temperature,
         top_p=s.top_p,
         top_k=s.top_k,
+        thinking_token_budget=s.thinking_budget,
         max_tokens=min(s.max_tokens, room),
         seed=request.seed % 2**63,
         logprobs=0,
@@ -317,13 +359,19 @@ def _sampling_params(request: Request, room: int) -> Any:
     )
 
 
-def _check_lengths(requests: Sequence[Request], max_model_len: int) -> None:
+def check_lengths(requests: Sequence[Request], max_model_len: int) -> None:
+    """Raises EngineError for the first prompt that leaves no room for a token."""
     for request in requests:
         if len(request.prompt_ids) >= max_model_len:
             raise EngineError(
                 f"request {request.key}: the prompt has {len(request.prompt_ids)} tokens and "
                 f"max_model_len is {max_model_len}; raise it, or drop problems of that length."
             )
+
+
+def _resident() -> int:
+    """Bytes of this process in memory (proc(5), statm)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _prepare_environment(kv_cache_gib: int) -> None:
@@ -361,9 +409,9 @@ class ReplayEngine:
     ) -> None:
         self._recorded = {c.key: c for c in completions}
         self.tokenizer, self.fingerprint, self.max_model_len = tokenizer, fingerprint, max_model_len
-        self.busy_seconds = 0.0
+        self.busy_seconds, self.sampled_tokens = 0.0, 0
 
-    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+    def stream(self, requests: Sequence[Request]) -> Stream:
         """As the protocol says.
 
         Raises:
@@ -375,11 +423,15 @@ class ReplayEngine:
                 f"replay: {len(missing)} of {len(requests)} requests were never recorded, the first is "
                 f"{missing[0]}; sample them with an engine that has the model."
             )
-        found = [self._recorded[r.key] for r in requests]
-        for completion in found:
-            if on_done:
-                on_done(completion)
-        return found
+        yield from (self._recorded[r.key] for r in requests)
+
+    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+        """As the protocol says; raises as `stream` does."""
+        return collect(self.stream(requests), requests, on_done)
+
+    def memory(self) -> str:
+        """No model."""
+        return "no model"
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
         """Raises EngineError: recorded completions belong to the weights that made them."""

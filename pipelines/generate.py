@@ -11,12 +11,14 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from assay.pipelines.engines import Completion, Engine, Request, Sampling
+from assay.pipelines.locking import in_words
 from assay.pipelines.prompts import render
 from assay.pipelines.store import SCHEMAS, Store
 
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Progress", "generation_key", "grade", "plan", "sample", "sample_seed", "verdict_name"]
 
-Progress = Callable[[int, int], None]
-"""Called with (done, total) completions."""
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, note): before the first completion with the plan, then with the rate."""
 
-FLUSH_SECONDS = 1.0
+BURST = 64, 16  # requests and tokens each, to measure a speed with
 
 
 def sample_seed(seed: int, problem_id: str, mode: str, index: int) -> int:
@@ -59,6 +61,8 @@ class Plan:
     mode: str
     wanted: list[_Wanted]
     missing: list[_Wanted] = field(repr=False)
+    usual_tokens: float | None = None
+    """Mean length of what the store has of this model and mode; None where it has nothing."""
 
     @property
     def keys(self) -> list[str]:
@@ -73,6 +77,20 @@ class Plan:
             f"{self.mode}: {len(self.wanted)} samples wanted, {len(self.wanted) - len(self.missing)} recorded, "
             f"{len(self.missing)} to sample ({prompt:,} prompt tokens, at most {most:,} new ones)"
         )
+
+    def forecast(self, engine: Engine) -> str:
+        """`describe`, the new tokens that are to be expected, the time that they take, and the engine's memory.
+
+        The speed is the engine's own in this process so far. One that has hardly run is measured with a burst of the
+        first requests, 64 x 16 tokens at most, unless that is a good part of the work itself.
+        """
+        requests = [w.request for w in self.missing]
+        most = sum(r.sampling.max_tokens for r in requests)
+        tokens = round(min(most, len(requests) * (self.usual_tokens or most)))
+        said = f"about {tokens:,} by the lengths so far; " if self.usual_tokens else ""
+        speed = _speed(engine, requests, tokens)
+        time = f"{in_words(tokens / speed)} at {speed:,.0f} tokens/s; " if speed else ""
+        return f"{self.describe()}; {said}{time and ('' if self.usual_tokens else 'at most ') + time}{engine.memory()}"
 
 
 def plan(
@@ -102,9 +120,25 @@ def plan(
             one = sample_seed(seed, problem_id, mode, index)
             key = generation_key(engine.fingerprint, prompt, sampling, problem_id, mode, index, one)
             wanted.append(_Wanted(Request(key, prompt, sampling, one), problem_id, index))
+    store.recover()
     recorded = _recorded(store, [w.request.key for w in wanted]).select("key").collect()["key"]
     known = set(recorded)
-    return Plan(mode, wanted, [w for w in wanted if w.request.key not in known])
+    missing = [w for w in wanted if w.request.key not in known]
+    return Plan(mode, wanted, missing, _usual_tokens(store, engine.fingerprint, mode) if missing else None)
+
+
+def _usual_tokens(store: Store, model: str, mode: str) -> float | None:
+    """Mean length of the latest completions."""
+    latest = store.scan("generations").tail(10_000).filter(pl.col("model") == model, pl.col("mode") == mode)
+    return latest.select(pl.col("token_ids").list.len().mean()).collect().item()
+
+
+def _speed(engine: Engine, requests: Sequence[Request], tokens: int) -> float | None:
+    """Tokens a second; None where it cannot be told or the answer would cost too much."""
+    count, length = BURST
+    if engine.busy_seconds < 1 and tokens > 20 * count * length and engine.name != "replay":
+        engine.generate([replace(r, sampling=replace(r.sampling, max_tokens=length)) for r in requests[:count]])
+    return engine.sampled_tokens / engine.busy_seconds if engine.sampled_tokens else None
 
 
 def _recorded(store: Store, keys: list[str]) -> pl.LazyFrame:
@@ -126,8 +160,8 @@ def sample(
 ) -> pl.DataFrame:
     """Rows of `generations` for `samples` samples of every problem, in order; samples only what is missing.
 
-    Completions are written to the store about once a second, so a killed run loses what was in flight and at most the
-    completions of the last second. Arguments as for `plan`; `progress` sees (done, missing).
+    A completion is in the store's journal before `progress` sees it, so a killed run loses what was in flight and
+    nothing else. Arguments as for `plan`; `progress` sees (0, missing, the plan), then (done, missing, the rate).
     """
     work = plan(
         store,
@@ -139,11 +173,8 @@ def sample(
         seed=seed,
         instruction=instruction,
     )
-    writer = _Writer(store, engine.fingerprint, work, progress)
-    try:
-        engine.generate([w.request for w in work.missing], writer)
-    finally:
-        writer.flush()
+    if work.missing:
+        _sample_missing(store, engine, work, progress)
     order = pl.LazyFrame({"key": work.keys}, schema={"key": pl.String})
     return (
         order.join(_recorded(store, work.keys), on="key", how="left", maintain_order="left")
@@ -152,46 +183,34 @@ def sample(
     )
 
 
-class _Writer:
-    """Collects finished completions and appends them to the store about once a second."""
+def _sample_missing(store: Store, engine: Engine, work: Plan, progress: Progress | None) -> None:
+    about, tokens = {w.request.key: w for w in work.missing}, 0
+    if progress:
+        progress(0, len(about), work.forecast(engine))
+    stream, began = engine.stream([w.request for w in work.missing]), time.monotonic()
+    with store.journal("generations") as journal, closing(stream):
+        for done, completion in enumerate(stream, 1):
+            journal.add(_row(about[completion.key], completion, engine.fingerprint, work.mode))
+            tokens += len(completion.token_ids)
+            if progress:
+                progress(done, len(about), f"{tokens / (time.monotonic() - began):,.0f} tokens/s")
 
-    def __init__(self, store: Store, model: str, work: Plan, progress: Progress | None) -> None:
-        self.store, self.model, self.mode, self.progress = store, model, work.mode, progress
-        self.about = {w.request.key: w for w in work.missing}
-        self.buffer: list[Completion] = []
-        self.done, self.flushed = 0, time.monotonic()
 
-    def __call__(self, completion: Completion) -> None:
-        self.buffer.append(completion)
-        self.done += 1
-        if self.progress:
-            self.progress(self.done, len(self.about))
-        if time.monotonic() - self.flushed > FLUSH_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        if self.buffer:
-            self.store.append(
-                "generations", pl.DataFrame([self._row(c) for c in self.buffer], schema=SCHEMAS["generations"])
-            )
-        self.buffer, self.flushed = [], time.monotonic()
-
-    def _row(self, c: Completion) -> dict[str, object]:
-        w = self.about[c.key]
-        return {
-            "key": c.key,
-            "problem_id": w.problem_id,
-            "model": self.model,
-            "mode": self.mode,
-            "sample": w.index,
-            "seed": w.request.seed,
-            "prompt_tokens": len(w.request.prompt_ids),
-            "token_ids": c.token_ids,
-            "logprobs": c.logprobs,
-            "text": c.text,
-            "finish_reason": c.finish_reason,
-            "seconds": c.seconds,
-        }
+def _row(wanted: _Wanted, completion: Completion, model: str, mode: str) -> dict[str, Any]:
+    return {
+        "key": completion.key,
+        "problem_id": wanted.problem_id,
+        "model": model,
+        "mode": mode,
+        "sample": wanted.index,
+        "seed": wanted.request.seed,
+        "prompt_tokens": len(wanted.request.prompt_ids),
+        "token_ids": completion.token_ids,
+        "logprobs": completion.logprobs,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "seconds": completion.seconds,
+    }
 
 
 def verdict_name(verifier: Verifier, gold: str | None, policy: Policy) -> str:

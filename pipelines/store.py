@@ -2,6 +2,7 @@
 
     STORE/store.json                     the format's version
     STORE/<table>/<time>-<count>-<random>.parquet
+    STORE/journal/<table>/                            rows of running jobs; see `journal`
     STORE/<name>.lock                    owner, host, process and time of a running job
 
 A part is written under a temporary name, flushed to the disk and renamed, and its folder is flushed too: it
@@ -14,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,6 +24,7 @@ import polars as pl
 from assay.pipelines import locking
 from assay.pipelines.errors import StoreError
 from assay.pipelines.hints import did_you_mean, nearby_files
+from assay.pipelines.journal import Journal, Row, recover
 
 __all__ = ["KEYS", "SCHEMAS", "VERSION", "Store"]
 
@@ -91,7 +94,9 @@ class Store:
             _check_new(path, create)
             _write_whole(version_file, json.dumps({"format": "assay store", "version": VERSION}).encode())
         _check_version(version_file)
-        return cls(path)
+        store = cls(path)
+        store.recover()
+        return store
 
     def append(self, table: str, frame: pl.DataFrame) -> None:
         """Adds `frame` as one part; on return it is on the disk. A frame without rows writes nothing.
@@ -101,10 +106,31 @@ class Store:
         """
         folder = self._folder(table)
         frame = _conform(table, frame)
-        if frame.is_empty():
-            return
-        name = f"{time.time_ns():020d}-{next(_count):08d}-{uuid4().hex[:12]}.parquet"
-        _write_whole(folder / name, frame)
+        if not frame.is_empty():
+            _write_whole(folder / f"{_new_name()}.parquet", frame)
+
+    def journal(self, table: str) -> Journal:
+        """Takes rows of `table` one by one, each safe from a kill at once, and appends them as parts now and then."""
+        return Journal(self._journals(table), partial(self._fold, table), _new_name)
+
+    def recover(self) -> None:
+        """Adds the rows that killed jobs left in their journals; `open` does so too."""
+        for folder in (self.path / "journal").glob("[!.]*"):
+            recover(folder, partial(self._fold, folder.name))
+
+    def _journals(self, table: str) -> Path:
+        return self.path / "journal" / self._folder(table).name
+
+    def _fold(self, table: str, name: str, rows: list[Row]) -> None:
+        """One part of this name from a journal's rows, without what another part has: folding again adds nothing."""
+        for cut_off in self._folder(table).glob(f".{name}.*.tmp"):
+            cut_off.unlink()
+        keys = list(KEYS[table])
+        frame = pl.DataFrame(rows, schema=SCHEMAS[table]).unique(keys, keep="first", maintain_order=True)
+        known = self.scan(table).select(keys).join(frame.lazy(), on=keys, how="semi").collect()
+        new = frame.join(known, on=keys, how="anti", maintain_order="left")
+        if not new.is_empty():
+            _write_whole(self._folder(table) / f"{name}.parquet", _conform(table, new))
 
     def scan(self, table: str) -> pl.LazyFrame:
         """All rows of `table`, in the order in which they were appended, lazily.
@@ -221,6 +247,10 @@ def _conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     if nulls := [key for key in KEYS[table] if frame[key].null_count()]:
         raise StoreError(f"{table}: null in {', '.join(nulls)}, which every row must have.")
     return frame
+
+
+def _new_name() -> str:
+    return f"{time.time_ns():020d}-{next(_count):08d}-{uuid4().hex[:12]}"
 
 
 def _write_whole(target: Path, content: pl.DataFrame | bytes) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,8 @@ class Oracle:
         self.calls: list[str] = []
         self.seen: dict[tuple[str, bool], int] = {}
 
-    def generate(self, requests: Sequence[Request], on_done: Any = None) -> list[Completion]:
-        found = [self._answer(request) for request in requests]
-        for completion in found if on_done else ():
-            on_done(completion)
-        return found
+    def stream(self, requests: Sequence[Request]) -> Iterator[Completion]:
+        yield from (self._answer(request) for request in requests)
 
     def _answer(self, request: Request) -> Completion:
         prompt = "".join(map(chr, request.prompt_ids))

@@ -42,11 +42,11 @@ def take(store: Store, engine: object, samples: int, problems: pl.DataFrame = PR
 
 def test_only_what_is_missing_is_sampled(engine: VllmEngine, tmp_path: Path) -> None:
     store, calls = Store.open(tmp_path / "s", create=True), []
-    first = take(store, engine, 2, progress=lambda d, t: calls.append((d, t)))
+    first = take(store, engine, 2, progress=lambda d, t, note: calls.append((d, t)))
     assert calls[-1] == (20, 20)
     assert first.select("problem_id", "sample").rows() == [(f"p{i}", s) for i in range(10) for s in range(2)]
     calls.clear()
-    more = take(store, engine, 3, progress=lambda d, t: calls.append((d, t)))
+    more = take(store, engine, 3, progress=lambda d, t, note: calls.append((d, t)))
     assert calls[-1] == (10, 10)
     assert more.filter(pl.col("sample") < 2)["text"].to_list() == first["text"].to_list()
     plan = generate.plan(store, engine, PROBLEMS, mode="think", samples=4, sampling=SAMPLING)
@@ -115,9 +115,8 @@ def test_a_killed_run_is_completed_to_the_rows_of_an_uninterrupted_one(engine: V
         problems = pl.read_parquet(sys.argv[2])
         engine = VllmEngine(REASONER, max_model_len=512, dtype="float32", max_num_seqs=16)
         print("ready", flush=True)
-        generate.FLUSH_SECONDS = 0.1
         generate.sample(Store.open(sys.argv[1], create=True), engine, problems, mode="think", samples=24,
-                        sampling=Sampling(max_tokens=48), progress=lambda d, t: print(d, flush=True))
+                        sampling=Sampling(max_tokens=48), progress=lambda d, t, note: print(d, flush=True))
         """)
     PROBLEMS.write_parquet(tmp_path / "problems.parquet")
     arguments = [sys.executable, "-c", script, str(tmp_path / "killed"), str(tmp_path / "problems.parquet")]
