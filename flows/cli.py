@@ -47,16 +47,15 @@ def refresh(
     sets: Sets = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Only the filters that need no model.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another refresh of the store.")] = 0.0,
 ) -> None:
     """Refresh a pool of problems: sources in, filters, a snapshot out, every decision in the ledger."""
     from assay.flows.console import Console
-    from assay.pipelines.recipe import RefreshRecipe, without_model
-    from assay.pipelines.settings import load
+    from assay.pipelines.recipe import read_refresh
     from assay.pipelines.snapshot import folder_of
     from assay.pipelines.store import Store
 
-    loaded = load(recipe_path(recipe), RefreshRecipe, sets or [])
-    loaded = without_model(loaded) if no_model else loaded
+    loaded = read_refresh(recipe_path(recipe), sets or [], no_model)
     console = Console()
     if dry_run:
         from assay.flows.plan import describe_refresh
@@ -66,8 +65,45 @@ def refresh(
     from assay.flows.refresh import run_refresh
 
     console.heading(f"Refresh {loaded.name}")
-    snapshot = run_refresh(loaded, console=console)
+    snapshot = run_refresh(loaded, console=console, wait=wait)
     console.say(f"  snapshot {folder_of(Store.open(loaded.store), snapshot.id)}")
+
+
+@app.command()
+def deploy(
+    recipe: RecipeArgument,
+    sets: Sets = None,
+    cron: Annotated[str | None, typer.Option(help='Such as "0 3 * * *".')] = None,
+    interval: Annotated[float | None, typer.Option(help="Seconds between runs.")] = None,
+    on_change: Annotated[bool, typer.Option("--on-change", help="When a source's file changes.")] = False,
+    timezone: Annotated[str, typer.Option(help="Of the cron line.")] = "UTC",
+    no_model: Annotated[bool, typer.Option("--no-model", help="Only the filters that need no model.")] = False,
+    yaml: Annotated[Path | None, typer.Option(help="Write a prefect.yaml for a work pool, and stop.")] = None,
+    pool: Annotated[str, typer.Option(help="The work pool in it.")] = "default",
+) -> None:
+    """Refresh on a schedule: serves the refresh as a Prefect deployment until interrupted."""
+    from assay.flows.deploy import Deployment, serve, write_yaml
+
+    deployment = Deployment(recipe_path(recipe), tuple(sets or ()), no_model, cron, interval, on_change, timezone)
+    if yaml is not None:
+        write_yaml(deployment, yaml, pool)
+        typer.echo(f"  wrote {yaml}; `prefect deploy --all --prefect-file {yaml}` registers it")
+    else:
+        typer.echo(f"  serving {deployment.title}; stop with Ctrl-C")
+        serve(deployment)
+
+
+@app.command()
+def export(
+    snapshot: Annotated[str, typer.Argument(help="An id, its beginning, or latest.")],
+    store: StoreOption,
+    form: Annotated[str, typer.Option("--format", help="trl, verl, openrlhf or hub.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path("export"),
+) -> None:
+    """Hand a curated set, its reward function and its configuration to another trainer."""
+    from assay.pipelines.export import write_export
+
+    typer.echo(f"  {write_export(_store(store), snapshot, form, out)}")
 
 
 @app.command()
@@ -144,8 +180,9 @@ def diff(a: str, b: str, store: StoreOption) -> None:
 
     from assay.pipelines import ledger
 
-    with pl.Config(tbl_rows=-1, fmt_str_lengths=60):
-        typer.echo(ledger.diff(_store(store), a, b))
+    with pl.Config(tbl_rows=-1, fmt_str_lengths=60, tbl_hide_column_data_types=True, tbl_hide_dataframe_shape=True):
+        found = ledger.diff(_store(store), a, b)
+        typer.echo(f"{found}\n{ledger.changes(found)}" if len(found) else "no problem changed")
 
 
 @app.command()
@@ -188,8 +225,10 @@ def _store(path: Path) -> Any:
 def main() -> None:
     """Run the command; a user's mistake is one message without a traceback, exit code 2."""
     # Read when Prefect is imported. The command itself tells each error, once; a worker keeps Prefect's own defaults.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    if "deploy" not in sys.argv[1:2]:
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     try:
         app()
     except AssayError as error:

@@ -6,27 +6,28 @@ what was sampled before stays in the store and is not paid for again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from prefect import flow, task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from assay.flows.console import Console
+from assay.flows.publish import publish
+from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import Refresh
+from assay.pipelines.deferred import DeferredEngine
 from assay.pipelines.engines import Engine, VllmEngine
-from assay.pipelines.errors import AssayError, RecipeError
-from assay.pipelines.recipe import RefreshRecipe
-from assay.pipelines.snapshot import Snapshot, folder_of
+from assay.pipelines.errors import AssayError, RecipeError, SourceError
+from assay.pipelines.recipe import Model, RefreshRecipe
+from assay.pipelines.snapshot import Snapshot
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
 Make = Callable[[], Engine]
 
-__all__ = ["engine_of", "refresh_flow", "run_refresh"]
+__all__ = ["engine_of", "run_refresh"]
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -47,60 +48,66 @@ def _step(run: Refresh, name: str) -> dict[str, Any]:
 
 
 @flow(name="refresh", flow_run_name="{recipe.name}", validate_parameters=False, persist_result=False)
-def refresh_flow(recipe: RefreshRecipe, engine: Make | None = None, console: Console | None = None) -> Snapshot:
-    """Refresh the recipe's store; returns the new snapshot.
+def run_refresh(
+    recipe: RefreshRecipe, engine: Make | None = None, console: Console | None = None, wait: float = 0.0
+) -> Snapshot:
+    """Refresh the recipe's store; returns the new snapshot. A flow against `PREFECT_API_URL` or a temporary server.
 
     Args:
-        engine: makes the engine to use instead of the recipe's own, which is then left open.
+        engine: makes the engine to use instead of the recipe's own, which is then left open. Either starts only when
+            something must be sampled that the store does not hold.
+        wait: seconds to wait for another refresh of the same store.
+
+    Raises:
+        SourceError: nothing is left; what the ladder saw is published first.
+        StoreError: another refresh still holds the store.
     """
     store, console = Store.open(recipe.store, create=True), console or Console()
-    with store.lock("refresh"), Verifier() as verifier, _engines(recipe, engine) as make, console.progress() as bar:
-        run = Refresh(store, recipe, engine=make, verifier=verifier, progress=bar.update)
+    with store.lock("refresh", wait, console.say), Verifier() as verifier, _engines(recipe, engine) as make:
+        run = Refresh(store, recipe, engine=make, verifier=verifier)
+        try:
+            snapshot = _climb(run, console)
+        except SourceError:
+            if run.id in store.scan("snapshots").select("id").collect()["id"]:
+                publish(store, snapshots.load(store, run.id), recipe.drift)
+            raise
+    for found in publish(store, snapshot, recipe.drift):
+        console.say("  [yellow]drift[/yellow]            {measure} {before:.3f} -> {after:.3f}".format(**found))
+    return snapshot
+
+
+def _climb(run: Refresh, console: Console) -> Snapshot:
+    with console.progress() as bar:
+        run.scoring.progress = bar.update
         for name in run.steps:
             bar.start(name)
             bar.done(_step(run, name))
-        snapshot = run.finish()
-    _publish(store, snapshot)
-    return snapshot
+        return run.finish()
 
 
 @contextmanager
 def _engines(recipe: RefreshRecipe, given: Make | None) -> Iterator[Make | None]:
-    """A maker of the recipe's engine, or None without a model; what was made here is closed here."""
-    made: list[Engine] = []
+    """A maker of the engine, or None without a model; what was started here is closed here."""
+    model = recipe.model
+    made: list[DeferredEngine] = []
 
-    def make() -> Engine:
-        made.append(engine_of(recipe))
+    def make() -> Any:
+        assert model is not None
+        start = given or (lambda: engine_of(model))
+        if model.engine != "vllm":
+            return start()
+        made.append(DeferredEngine(model.path, model.max_model_len, start))
         return made[-1]
 
     try:
-        yield given or (make if recipe.model else None)
+        yield make if model else None
     finally:
-        for engine in made:
+        for engine in made if given is None else ():
             engine.close()
 
 
-def engine_of(recipe: RefreshRecipe) -> Engine:
+def engine_of(model: Model) -> Engine:
     """The engine that the recipe's [model] names."""
-    model = recipe.model
-    assert model is not None
     if model.engine != "vllm":
         raise RecipeError(f"[model] engine = '{model.engine}' is not available yet; use 'vllm'.")
     return VllmEngine(model.path, max_model_len=model.max_model_len, dtype=model.dtype)
-
-
-def _publish(store: Store, snapshot: Snapshot) -> None:
-    """The funnel as a table, the card, and a link to the snapshot's folder."""
-    rows = [
-        {**r, "reasons": ", ".join(f"{k} {v}" for k, v in json.loads(r["reasons"]).items())}
-        for r in snapshot.funnel.to_dicts()
-    ]
-    folder = folder_of(store, snapshot.id)
-    create_table_artifact(rows, key="funnel", description=f"Rows through the ladder, snapshot {snapshot.id}")
-    create_markdown_artifact((folder / "README.md").read_text(encoding="utf-8"), key="card")
-    create_link_artifact(folder.as_uri(), link_text=f"snapshot {snapshot.id}", key="snapshot")
-
-
-def run_refresh(recipe: RefreshRecipe, engine: Make | None = None, console: Console | None = None) -> Snapshot:
-    """`refresh_flow` against the server of `PREFECT_API_URL`, or a temporary one where there is none."""
-    return refresh_flow(recipe, engine, console)

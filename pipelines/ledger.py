@@ -6,7 +6,7 @@ from assay.pipelines import snapshot as snapshots
 from assay.pipelines.errors import StoreError
 from assay.pipelines.store import Store
 
-__all__ = ["BACK_SCAN", "diff", "find_problem", "funnel", "standing", "why"]
+__all__ = ["BACK_SCAN", "changes", "diff", "find_problem", "funnel", "pass_rates", "standing", "why"]
 
 BACK_SCAN = "back_scan"
 """Filter name of decisions made about an old snapshot later, against benchmarks that it did not know."""
@@ -61,6 +61,21 @@ def diff(store: Store, a: str, b: str) -> pl.DataFrame:
     return both.select("problem_id", change=change, **words).filter(pl.col("change").is_not_null())
 
 
+def changes(diff: pl.DataFrame) -> pl.DataFrame:
+    """A `diff` counted: `change, before, after, problems`, without the evidence, the most frequent first."""
+    place = [pl.col(name).str.split(", ").list.first() for name in ("before", "after")]
+    counts = diff.group_by("change", *place, maintain_order=True).agg(problems=pl.len())
+    return counts.sort("problems", descending=True, maintain_order=True)
+
+
+def pass_rates(store: Store, snapshot: str) -> pl.DataFrame:
+    """Of every problem that the snapshot's difficulty filter saw with a rate: `problem_id, pass_rate, kept`."""
+    seen = standing(store, snapshots.find(store, snapshot))
+    counts = pl.col("rate").str.extract_groups(r"^(\d+)/(\d+) correct").struct.unnest().cast(pl.Float64)
+    rates = seen.with_columns(counts).drop_nulls("1")
+    return rates.select("problem_id", pass_rate=pl.col("1") / pl.col("2"), kept="kept")
+
+
 def _in_words(standing: pl.DataFrame) -> pl.DataFrame:
     """`place` is what must differ for a problem to have moved; `words` adds the evidence of a rejection."""
     kept = pl.concat_str(pl.lit("kept"), pl.format(", {}", "rate").fill_null(""))
@@ -111,13 +126,24 @@ def _origin(store: Store, name: str) -> str:
 
 
 def _decisions(store: Store, name: str) -> list[str]:
+    """The steps of every snapshot; those in a row that decided the same are told once."""
     rows = store.scan("decisions").filter(pl.col("problem_id") == name).collect()
-    lines = []
+    finished = set(store.scan("snapshots").select("id").collect()["id"])
+    told: list[tuple[list[str], str]] = []
     for (snapshot,), steps in rows.group_by("snapshot", maintain_order=True):
         own = steps.filter(pl.col("filter") != BACK_SCAN)
-        lines.append(f"snapshot {snapshot}: {'kept' if own['keep'].all() else 'rejected'}")
-        lines += [_step(step) for step in steps.to_dicts()]
-    return lines
+        verdict = f": {'kept' if own['keep'].all() else 'rejected'}" + (
+            "" if snapshot in finished else ", in a refresh that did not finish"
+        )
+        text = "\n".join([verdict, *map(_step, steps.to_dicts())])
+        if not told or told[-1][1] != text:
+            told.append(([], text))
+        told[-1][0].append(str(snapshot))
+    return [f"snapshot {_span(ids)}{text}" for ids, text in told]
+
+
+def _span(ids: list[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]} ({len(ids)} refreshes)"
 
 
 def _step(step: dict[str, str]) -> str:

@@ -1,7 +1,8 @@
 """The recipe of a dataset refresh: a model per section, and under each field what it means."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -9,9 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from assay.pipelines.prompts import budget_of
 from assay.pipelines.settings import LocalPath, ModelName, Section, load, recipe_hash, resolved_json
 
-__all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Duplicates", "Format",
+__all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Drift", "Duplicates", "Format",
            "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Shortcut", "Source",
-           "SuspectGold", "Table", "load", "recipe_hash", "resolved_json", "without_model"]  # fmt: skip
+           "SuspectGold", "Table", "load", "read_refresh", "recipe_hash", "resolved_json", "without_model"]  # fmt: skip
 
 Filter = Literal[
     "format", "answer", "duplicates", "contamination", "shortcut", "difficulty", "suspect_gold", "selection"
@@ -210,7 +211,9 @@ class Shortcut(Section):
     """Answers that need no thought (Kimi k1.5, section 2.1)."""
 
     samples: Count = 8
-    """Direct answers a problem; one right one rejects it."""
+    """Direct answers a problem."""
+    threshold: Count = 1
+    """Right ones that reject it; 1 is Kimi's. Ask for more where a guess may hit the answer."""
     max_tokens: Count = 64
     """Longest direct answer: room for the answer, none for a chain of thought."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
@@ -235,6 +238,18 @@ class Selection(Section):
     """Decides which, with the problem's id."""
     balance: Literal["none", "domain", "source", "language", "bucket"] = "domain"
     """Groups that get equal room; bucket is the difficulty's."""
+
+
+class Drift(Section):
+    """How far a refresh may differ from the one before it; beyond, it emits the event `assay.refresh.drift`."""
+
+    kept: Share = 0.1
+    """Change of kept / read rows."""
+    contaminated: Share = 0.02
+    """Change of the share of rows that the contamination filter rejects."""
+    pass_rates: Share = 0.1
+    """Kolmogorov-Smirnov distance of the two distributions of pass rates: the largest difference between the shares of
+    problems that lie below any one rate."""
 
 
 NEEDS_MODEL: tuple[Filter, ...] = ("shortcut", "difficulty", "suspect_gold")
@@ -270,6 +285,7 @@ class RefreshRecipe(Section):
     shortcut: Shortcut = Shortcut()
     suspect_gold: SuspectGold = SuspectGold()
     selection: Selection = Selection()
+    drift: Drift = Drift()
 
     @model_validator(mode="after")
     def _whole(self) -> "RefreshRecipe":
@@ -289,6 +305,12 @@ class RefreshRecipe(Section):
                 f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out"
             )
         return self
+
+
+def read_refresh(path: str | Path, overrides: Sequence[str] = (), no_model: bool = False) -> RefreshRecipe:
+    """The refresh recipe at `path`; with `no_model`, only the filters that need none."""
+    recipe = load(path, RefreshRecipe, overrides)
+    return without_model(recipe) if no_model else recipe
 
 
 def without_model(recipe: RefreshRecipe) -> RefreshRecipe:

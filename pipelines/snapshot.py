@@ -21,7 +21,8 @@ import polars as pl
 from assay.pipelines.errors import StoreError
 from assay.pipelines.store import SCHEMAS, Store
 
-__all__ = ["FUNNEL", "Snapshot", "card", "find", "folder_of", "latest", "load", "new_id", "record", "write"]
+__all__ = ["FUNNEL", "Snapshot", "card", "find", "folder_of", "latest", "load", "new_id", "previous", "record",
+           "write"]  # fmt: skip
 
 FUNNEL = pl.Schema(
     {"filter": pl.String, "rows_in": pl.Int64, "rows_out": pl.Int64, "reasons": pl.String}
@@ -97,6 +98,14 @@ def latest(store: Store) -> str | None:
     ids = store.scan("snapshots").sort("time", maintain_order=True).select("id").collect()["id"]
     written = [name for name in ids if folder_of(store, name).is_dir()]
     return written[-1] if written else None
+
+
+def previous(store: Store, snapshot: Snapshot) -> str | None:
+    """The newest snapshot before this one whose recipe had the same name and whose rows are on the disk."""
+    same = pl.col("recipe").str.json_path_match("$.name") == str(snapshot.recipe.get("name"))
+    rows = store.scan("snapshots").filter(pl.col("time") < snapshot.time, same)
+    ids = rows.sort("time", maintain_order=True).select("id").collect()["id"]
+    return next((name for name in reversed(ids.to_list()) if folder_of(store, name).is_dir()), None)
 
 
 def load(store: Store, prefix: str = "latest") -> Snapshot:
