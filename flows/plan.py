@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 
 from assay.pipelines import sources
+from assay.pipelines.engines import model_fingerprint
+from assay.pipelines.models import resolve
 from assay.pipelines.recipe import NEEDS_MODEL, RefreshRecipe
 from assay.pipelines.store import Store
 
@@ -23,7 +27,7 @@ def describe_refresh(recipe: RefreshRecipe) -> str:
         rows = sources.read(benchmark)[0].height
         lines.append(f"  benchmark  {benchmark.name:<20} {rows:>8,} items")
     lines.append(f"  ladder     {' -> '.join(recipe.ladder)}")
-    return "\n".join([*lines, *_sampling(recipe, sum(p.height for p, _ in read.values()))])
+    return "\n".join([*lines, *_sampling(recipe, pl.concat([p["id"] for p, _ in read.values()]))])
 
 
 def _known(recipe: RefreshRecipe) -> pl.Series:
@@ -32,15 +36,31 @@ def _known(recipe: RefreshRecipe) -> pl.Series:
     return Store.open(recipe.store).scan("problems").select("id").unique().collect()["id"]
 
 
-def _sampling(recipe: RefreshRecipe, problems: int) -> list[str]:
-    if recipe.model is None or not set(recipe.ladder) & set(NEEDS_MODEL):
+def _sampling(recipe: RefreshRecipe, ids: pl.Series) -> list[str]:
+    """An upper bound: filters before the model's will take problems out."""
+    model = recipe.model
+    if model is None or not set(recipe.ladder) & set(NEEDS_MODEL):
         return ["  sampling   none: no filter needs a model"]
-    most = min(problems, recipe.max_scored or problems)
-    direct = recipe.shortcut.samples if "shortcut" in recipe.ladder else 0
-    tokens = most * (recipe.difficulty.samples * recipe.model.max_tokens + direct * recipe.shortcut.max_tokens)
-    return [
-        f"  model      {recipe.model.path} through {recipe.model.engine}",
-        f"  sampling   at most {most:,} problems x {recipe.difficulty.samples} samples"
-        + (f" + {direct} direct" if direct else "")
-        + f", at most {tokens:,} new tokens; what is recorded is not sampled again",
-    ]
+    most = min(len(ids), recipe.max_scored or len(ids))
+    jobs = [(model.mode, recipe.difficulty.samples, model.max_tokens)]
+    if "shortcut" in recipe.ladder:
+        jobs.append(("direct", recipe.shortcut.samples, recipe.shortcut.max_tokens))
+    lines, tokens = [f"  model      {model.path} through {model.engine}"], 0
+    for mode, samples, longest in jobs:
+        recorded = _recorded(recipe, ids, mode, samples)
+        new = max(0, most * samples - recorded)
+        tokens += new * longest
+        lines.append(f"  sampling   {mode:<20} {new:>8,} samples at most, {recorded:,} recorded")
+    return [*lines, f"             at most {tokens:,} new tokens"]
+
+
+def _recorded(recipe: RefreshRecipe, ids: pl.Series, mode: str, samples: int) -> int:
+    """Samples of these problems that the store holds of the model whose files are there now."""
+    assert recipe.model is not None
+    path = Path(resolve(recipe.model.path)) if recipe.model.engine == "vllm" else None
+    if not (recipe.store / "store.json").exists() or path is None:
+        return 0
+    name = model_fingerprint(path) if path.is_dir() else str(path)
+    own = pl.col("problem_id").is_in(ids.implode()) & (pl.col("sample") < samples)
+    rows = Store.open(recipe.store).scan("generations").filter(own, pl.col("mode") == mode, pl.col("model") == name)
+    return int(rows.select(pl.len()).collect().item())

@@ -71,8 +71,9 @@ class Watch:
 
     def forever(self, every: float, stop: threading.Event, failed: Callable[[Exception], object]) -> None:
         """Looks every so many seconds until `stop`; a failure of `changed` is told and tried again."""
-        while not stop.wait(every):
+        while not stop.is_set():
             try:
                 self.look()
             except Exception as error:
                 failed(error)
+            stop.wait(every)
