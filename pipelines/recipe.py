@@ -147,6 +147,13 @@ class Contamination(Section):
     from the benchmark's by their numbers alone."""
     embeddings: ModelName | None = None
     """Sentence embedding model for paraphrases and translations; none: the stages that need no model."""
+    cosine: Share = 0.85
+    """Similarity of two embeddings that is a hit. all-MiniLM-L6-v2 gives paraphrases 0.8 to 0.95; a judge affords
+    less."""
+    judge: bool = False
+    """[model] reads every `near` and `embedding` hit beside the benchmark's item; a clear no to all keeps the row."""
+    judge_tokens: Count = 2048
+    """Longest judgement; one without an end decides nothing."""
 
 
 class Model(Section):
@@ -157,7 +164,13 @@ class Model(Section):
     engine: Literal["vllm", "openai", "replay"] = "vllm"
     """`vllm` in this process, `openai` for servers at `urls`, `replay` for what the store has recorded."""
     urls: tuple[str, ...] = ()
-    """Base addresses of the servers; work is spread over them."""
+    """Addresses of the servers, `http://host:8000`; work is spread over them, and what one leaves undone others do."""
+    key: str | None = None
+    """Environment variable that holds the servers' key; the key itself is written nowhere."""
+    concurrency: Count = 64
+    """Requests in flight on each server."""
+    timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """Longest wait for one completion from a server."""
     mode: Mode = "think"
     """`think`, `direct` or `budget=N`."""
     instruction: str | None = "Put your final answer within \\boxed{}."
@@ -181,6 +194,8 @@ class Model(Section):
     def _servers(self) -> "Model":
         if (self.engine == "openai") != bool(self.urls):
             raise ValueError("urls and engine = 'openai' belong together")
+        if any("@" in url for url in self.urls):
+            raise ValueError("urls hold a user or a key; put the key into the environment variable that `key` names")
         return self
 
 
@@ -226,7 +241,10 @@ class SuspectGold(Section):
     min_share: Share = 0.6
     """Share of the scored samples that give the same wrong answer."""
     min_samples: Count = 4
-    """Fewest scored samples that can speak."""
+    """Fewest scored samples that can speak. What [model] never solves and another recorded model solves in `min_share`
+    of as many is suspect too."""
+    review: LocalPath | None = None
+    """What a person decided about the golds (`assay review`); `review.toml` in the store when not given."""
 
 
 class Selection(Section):
@@ -236,8 +254,13 @@ class Selection(Section):
     """Problems to keep; all when not given."""
     seed: int = 0
     """Decides which, with the problem's id."""
-    balance: Literal["none", "domain", "source", "language", "bucket"] = "domain"
-    """Groups that get equal room; bucket is the difficulty's."""
+    balance: Literal[
+        "none", "domain", "source", "language", "bucket", "domain and bucket", "source and bucket"
+    ] = "domain"
+    """Groups that get equal room; bucket is the difficulty's, and with `and` every combination is a group."""
+    diversity: Literal["none", "words", "embeddings"] = "none"
+    """`words`: a group's problems are as unlike one another as can be, by what they are made of; `embeddings`: by the
+    model of [contamination]; `none`: drawn by the seed."""
 
 
 class Drift(Section):
@@ -300,6 +323,10 @@ class RefreshRecipe(Section):
             raise ValueError(
                 "ladder has 'contamination' and there are no [[benchmarks]]: add them or take it out"
             )
+        if self.selection.diversity == "embeddings" and self.contamination.embeddings is None:
+            raise ValueError("[selection] diversity = 'embeddings' and [contamination] embeddings is not given")
+        if self.model is None and self.contamination.judge:
+            raise ValueError("[contamination] judge = true and there is no [model]: add it or take the judge out")
         if self.model is None and (needy := [f for f in self.ladder if f in NEEDS_MODEL]):
             raise ValueError(
                 f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out"
@@ -316,7 +343,8 @@ def read_refresh(path: str | Path, overrides: Sequence[str] = (), no_model: bool
 def without_model(recipe: RefreshRecipe) -> RefreshRecipe:
     """The recipe with only the filters that need no model."""
     ladder = tuple(f for f in recipe.ladder if f not in NEEDS_MODEL)
-    return recipe.model_copy(update={"ladder": ladder, "model": None, "max_scored": None})
+    unjudged = recipe.contamination.model_copy(update={"judge": False})
+    return recipe.model_copy(update={"ladder": ladder, "model": None, "max_scored": None, "contamination": unjudged})
 
 
 def _twice(names: Iterable[str]) -> str | None:

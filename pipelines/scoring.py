@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -59,23 +60,56 @@ class Scoring:
             generations = self._recorded(problems, mode, samples)
         else:
             generations = self._sampled(model, problems, mode, samples, sampling)
+        return self._graded(problems, generations)
+
+    def _graded(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
         verdicts = self._verdicts(problems, generations)
         rows = generations.select("key", "problem_id", "model")
         joined = rows.join(verdicts, on=["key", "problem_id"], how="left", maintain_order="left")
         return joined.select(pl.col(name).cast(dtype) for name, dtype in GRADED.items())
+
+    def beside(self, problems: pl.DataFrame, model: str) -> pl.DataFrame:
+        """Graded samples that are recorded of other models than `model` in the recipe's mode, as from `graded`.
+
+        So that several models' rates stand side by side, refresh the same store with each in turn.
+        """
+        assert self.recipe.model is not None
+        theirs = self.store.scan("generations").filter(
+            pl.col("model") != model,
+            pl.col("mode") == self.recipe.model.mode,
+            pl.col("problem_id").is_in(problems["id"].implode()),
+        )
+        rows = theirs.select("key", "problem_id", "model", "text", "finish_reason").unique("key", maintain_order=True)
+        found = rows.collect()
+        return self._graded(problems, found) if len(found) else pl.DataFrame(schema=GRADED)
+
+    def judged(self, pairs: list[tuple[str, str]], max_tokens: int) -> list[bool | None]:
+        """Whether each (problem, benchmark item) is one problem; all null without an engine."""
+        from assay.pipelines.judge import judge
+
+        assert self.recipe.model is not None
+        engine = self.engine
+        if engine is None or not pairs:
+            return [None] * len(pairs)
+        return judge(self.store, engine, pairs, max_tokens, self.recipe.model.mode)
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, made when it is first asked for."""
+        if callable(self._engine):
+            self._engine = self._engine()
+        return self._engine
 
     def _sampled(
         self, model: Model, problems: pl.DataFrame, mode: str, samples: int, sampling: dict[str, Any]
     ) -> pl.DataFrame:
         from assay.pipelines import generate
 
-        if callable(self._engine):
-            self._engine = self._engine()
-        assert self._engine is not None
+        assert self.engine is not None
         usual = {name: getattr(model, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
         return generate.sample(
             self.store,
-            self._engine,
+            self.engine,
             problems.select("id", "problem"),
             mode=mode,
             samples=samples,
@@ -93,12 +127,22 @@ class Scoring:
         newest = rows.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
         found = newest.filter(pl.col("sample") < samples).sort("sample", maintain_order=True).collect()
         models = found["model"].unique().sort().to_list()
+        if len(models) > 1 and (own := self._own_fingerprint()) in models:
+            return found.filter(pl.col("model") == own)
         if len(models) > 1:
             raise EngineError(
                 f"{self.store.path}: recorded samples in mode {mode} are of {len(models)} models "
                 f"({', '.join(models)}), and pass rates are of one: give the engine of the one that counts."
             )
         return found
+
+    def _own_fingerprint(self) -> str:
+        """Of the recipe's model, by its files alone."""
+        from assay.pipelines.engines import model_fingerprint
+
+        assert self.recipe.model is not None
+        path = Path(self.recipe.model.path)
+        return model_fingerprint(path) if path.is_dir() else str(path)
 
     def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
         """`key, problem_id, status, extracted`; graded source by source where their policies differ."""
