@@ -78,12 +78,13 @@ class Limits(BaseModel):
 
 
 class Execution(NamedTuple):
-    """What became of a program; `seconds` on the clock."""
+    """What became of a program; `seconds` on the clock, and `processor_seconds` of all its processes."""
 
     status: str
     stdout: str = ""
     stderr: str = ""
     seconds: float = 0.0
+    processor_seconds: float = 0.0
 
 
 class Job(NamedTuple):
@@ -178,10 +179,12 @@ class _Cell:
                 env=_ENVIRONMENT,
             )  # fmt: skip
             theirs.close()
-            reply = self._receive(START_SECONDS)
-            if reply is None or "error" in reply:
+            reply = self._receive(START_SECONDS) or {"error": ""}
+            trial = self.run(Job("pass"), Limits()) if "ready" in reply else None
+            if trial is None or trial.status != "passed":
                 self.kill()
-                raise OSError((reply or {}).get("error") or _read(errors) or f"exit status {self._process.returncode}")
+                why = trial.stderr if trial else reply["error"] or _read(errors).strip()
+                raise OSError(why or f"exit status {self._process.returncode}")
 
     def run(self, job: Job, limits: Limits) -> Execution:
         with contextlib.ExitStack() as stack:
@@ -196,9 +199,9 @@ class _Cell:
             with contextlib.suppress(OSError):
                 socket.send_fds(self._line, [json.dumps(message).encode()], files)
                 reply = self._receive(limits.wall_seconds + GRACE_SECONDS)
-            reply = reply or {"status": "lost: the supervisor died", "seconds": 0.0}
+            reply = reply or {"status": "lost: the supervisor died", "seconds": 0.0, "processor": 0.0}
             status, _, why = reply["status"].partition(": ")
-            return Execution(status, _read(files[3]), _read(files[4]) + why, reply["seconds"])
+            return Execution(status, _read(files[3]), _read(files[4]) + why, reply["seconds"], reply["processor"])
 
     def _receive(self, seconds: float) -> dict[str, Any] | None:
         """The supervisor's next word; None when it died or says nothing in time."""

@@ -7,18 +7,22 @@ import ctypes
 import os
 import platform
 import resource
+import signal
 import struct
 
-__all__ = ["confine", "enter_cell", "enter_program_namespaces"]
+__all__ = ["confine", "enter_cell", "fork_program"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_PYTHON_LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, which a forked child needs
 _NS = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000,
        "pid": 0x20000000, "net": 0x40000000}  # fmt: skip
 _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 _SET_DUMPABLE, _DROP_BOUND, _NO_NEW_PRIVS, _SET_SECCOMP = 4, 24, 38, 22
+_CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
 NOBODY = 65534
+_user = [NOBODY, NOBODY]  # of the cell; a process in a new user namespace cannot ask before it has a map
 
 # Refused with EPERM. Memory that no limit counts, other processes' memory, keys that a user's processes share,
 # new namespaces and mounts, and doors into the kernel that no program of a benchmark needs.
@@ -96,6 +100,7 @@ def enter_cell(binds: list[tuple[str, str]], mounted: bool) -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
     _prctl(_SET_DUMPABLE, 1)
     _prctl(_NO_NEW_PRIVS, 1)
+    _user[:] = os.geteuid(), os.getegid()
 
 
 def _real_root() -> bool:
@@ -145,24 +150,32 @@ def _build_root(binds: list[tuple[str, str]]) -> None:
     _mount("none", "/", flags=_REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
 
 
-def enter_program_namespaces(disk_bytes: int) -> None:
-    """Namespaces of one program: the next fork is its first process. `/tmp` is fresh and gone with it."""
-    uid, gid = os.geteuid(), os.getegid()
-    _unshare("user", "mount", "pid", "ipc")
-    _map_user(uid, gid)
-    _write("/proc/sys/user/max_user_namespaces", "0")
-    _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=4096,mode=1777")
+def fork_program() -> int:
+    """`os.fork()` whose child is the first process of namespaces of its own; call `confine` there before anything."""
+    flags = signal.SIGCHLD | sum(_NS[name] for name in ("user", "mount", "pid", "ipc"))
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = _PYTHON_LIBC.syscall(_CLONE[platform.machine()], ctypes.c_ulong(flags), *[ctypes.c_ulong(0)] * 4)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        _check("clone into new namespaces", pid)
+    return pid
 
 
-def confine(memory: int, seconds: float, processes: int, files: int, output: int) -> None:
-    """The last step, in the program's first process: its own /proc, limits, no rights, the filter.
+def confine(memory: int, seconds: float, processes: int, files: int, output: int, disk: int) -> None:
+    """What a forked process does before it runs a program: a fresh /tmp and /proc, limits, no rights, the filter.
 
     Args:
         memory, output: bytes of address space a process, bytes a file.
         seconds: processor time a process; the kernel's second line behind the supervisor's watch.
         processes, files: processes and threads of the program, open files a process.
+        disk: bytes under /tmp.
     """
-    os.setsid()
+    os.setpgid(0, 0)  # kill(0) reaches a whole group, other namespaces included
+    _map_user(*_user)
+    _write("/proc/sys/user/max_user_namespaces", "0")
+    _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, f"size={disk},nr_inodes=4096,mode=1777")
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV)
     os.chdir("/tmp")
     processor = int(seconds) + 2

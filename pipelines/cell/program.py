@@ -30,11 +30,10 @@ def run_program(code: str, report: Report) -> None:
 def serve_program(code: str, report: Report, line: socket.socket) -> None:
     """A program under test: what it defines is used by the tests' process over the line."""
     module = _module("__main__")
-    outcome = _execute(code, "program.py", module)
+    outcome = _flushed(_execute(code, "program.py", module))
     report("loaded" if outcome == "passed" else outcome)
     if outcome == "passed":
         Peer(line, open_handed=True, names=vars(module)).serve()
-    _flushed(outcome)
 
 
 def run_tests(tests: str, report: Report, line: socket.socket) -> None:

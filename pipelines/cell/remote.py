@@ -16,6 +16,7 @@ import operator
 import pickle
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,7 @@ class Peer:
     def _answer(self, message: tuple) -> None:
         try:
             reply: tuple = ("result", *self._do(*message))
+            sys.stdout.flush()  # the process may be killed as soon as the tests have what they want
             self._send(reply)
         except Exception as error:
             self._send(("raise", type(error).__name__, _text(error)))

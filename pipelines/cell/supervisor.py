@@ -92,7 +92,7 @@ def _serve(job: dict[str, Any], files: dict[str, int], control: socket.socket) -
     full = any(os.fstat(files[name]).st_size >= job["output"] for name in ("stdout", "stderr"))
     if full and not status.startswith("lost"):
         status = "output"
-    return {"status": status, "seconds": time.monotonic() - start}
+    return {"status": status, "seconds": time.monotonic() - start, "processor": sum(run.seconds for run in watch.runs)}
 
 
 def _run_program(job: dict[str, Any], files: dict[str, int], watch: "_Watch") -> str:
@@ -126,10 +126,11 @@ def _text(file: int) -> str:
 
 
 class _Run:
-    """One process shut in, and its keeper: the process outside its namespaces that started it and reaps it.
+    """One process shut in, the first of its namespaces.
 
-    `report` is what the process says of itself, by a token, so that stray writes mean nothing; `ended` is its exit
-    status (negative: a signal). Both are None while they are open; a report without the token is "".
+    `report` is what it says of itself, by a token, so that stray writes mean nothing; `ended` is its exit status
+    (negative: a signal). Both are None while they are open; a report without the token is "". `seconds` is the
+    processor time of the process and its descendants, once it has ended.
     """
 
     def __init__(
@@ -137,61 +138,51 @@ class _Run:
     ) -> None:
         self.report: str | None = None
         self.ended: int | None = None
-        self.pid = 0
+        self.seconds = 0.0
         self._token = os.urandom(16).hex()
-        self.reports, report = os.pipe()
-        self.news, news = os.pipe()
-        self.keeper = os.fork()
-        if not self.keeper:
-            _keep(job, files, kept | {report}, news, body, lambda word: self._say(report, word))
+        self._reports, report = os.pipe()
+        self.pid = isolation.fork_program()
+        if not self.pid:
+            _become(job, files, kept | {report}, body, lambda word: self._say(report, word))
         os.close(report)
-        os.close(news)
+        self._exit = os.pidfd_open(self.pid)
 
     def _say(self, report: int, word: str) -> None:
-        os.write(report, f"{self._token} {word}".encode())
+        if os.getpid() == 1:  # a copy that the program has forked comes to an end, too
+            os.write(report, f"{self._token} {word}\n".encode())
 
     def open_ends(self) -> list[int]:
-        return [file for file, word in ((self.reports, self.report), (self.news, self.ended)) if word is None]
+        return [file for file, word in ((self._reports, self.report), (self._exit, self.ended)) if word is None]
 
     def read(self, file: int) -> None:
-        """Take in what one of the pipes holds; its end without a word counts as one."""
-        data = os.read(file, 4096).decode("utf-8", "replace")
-        if file == self.reports:
-            token, _, word = data.partition(" ")
-            self.report = word if token == self._token else ""
-        elif not data:
-            self.ended = 255
-        for key, _, value in (word.partition("=") for word in data.split() if file == self.news):
-            setattr(self, key, int(value))
+        """Take in a report, or the end; reports first, since both may have come."""
+        if file == self._exit:
+            _, status, usage = os.wait4(self.pid, 0)
+            self.ended, self.seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        else:
+            token, _, word = os.read(file, 4096).decode("utf-8", "replace").partition(" ")
+            self.report = word.partition("\n")[0] if token == self._token else ""
 
     def kill(self) -> None:
         """End the process and everything below it; returns when all are gone."""
-        while self.ended is None:
-            if self.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
-            self.read(self.news)
-        os.waitpid(self.keeper, 0)
-        os.close(self.reports)
-        os.close(self.news)
+        if self.ended is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.read(self._exit)
+        os.close(self._reports)
+        os.close(self._exit)
 
 
-def _keep(
-    job: dict[str, Any], files: dict[str, int], kept: set[int], news: int, body: Callable[[program.Report], None],
+def _become(
+    job: dict[str, Any], files: dict[str, int], kept: set[int], body: Callable[[program.Report], None],
     report: program.Report,
 ) -> None:  # fmt: skip
-    """The keeper's life, and the process's: new namespaces, a fork, an exit status. Never returns."""
+    """The forked process: only its own files stay open. Never returns."""
     try:
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(files[name], number)
-        isolation.enter_program_namespaces(job["disk"])
-        if pid := os.fork():
-            os.write(news, b"pid=%d " % pid)
-            _close_all_but({news})
-            os.write(news, b"ended=%d " % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-            os._exit(0)
         _close_all_but({0, 1, 2, *kept})
-        isolation.confine(*(job[name] for name in ("memory", "seconds", "processes", "files", "output")))
+        limits = (job[name] for name in ("memory", "seconds", "processes", "files", "output", "disk"))
+        isolation.confine(*limits)
     except BaseException as error:
         report(f"lost: {error}")
         os._exit(1)
@@ -237,7 +228,7 @@ class _Watch:
             return "timeout" if time.monotonic() - self._start >= self._job["seconds"] else "memory"
         if run.ended < 0:
             return "crashed"
-        return "lost" if run.ended == 255 and not run.pid else "exited"
+        return "exited"
 
     def _wait(self) -> str | None:
         poll = select.poll()
@@ -261,7 +252,7 @@ class _Watch:
         return "processes" if usage.processes > job["processes"] else None
 
     def _usage(self) -> Usage:
-        ours = {1, os.getpid(), *(run.keeper for run in self.runs)}
+        ours = {1, os.getpid()}
         found = [_usage_of(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in ours]
         return Usage(sum(one.seconds for one in found), sum(one.memory for one in found), len(found))
 
