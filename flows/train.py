@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from assay.flows.console import Console
 from assay.flows.models import EnginePool
 from assay.flows.results import save
 from assay.pipelines import snapshot as snapshots
-from assay.pipelines.errors import StoreError
+from assay.pipelines.errors import RecipeError, StoreError
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 from assay.rl.checkpoint import load_model
@@ -43,7 +44,12 @@ def run_training(
     Args:
         resume: name (or unique beginning) of a run in the store, to go on from its last checkpoint.
         pool: engines to use; by default one of the recipe's own settings.
+
+    Raises:
+        RecipeError: started by torchrun on several ranks; vLLM in the trainer's process has a process group of its own.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RecipeError("assay train samples and trains in one process; start it without torchrun.")
     console, store = console or Console(), Store.open(recipe.store)
     e, started = recipe.engine, f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = _run_folder(store, resume) if resume else store.path / "runs_data" / started
@@ -70,7 +76,7 @@ def run_training(
             )
 
         model = load_model(recipe.model).to(_device())
-        trainer = Trainer(recipe, model, engine, verifier, problems, store, folder, on_step)
+        trainer = Trainer(recipe, model, engine, verifier, problems, store, folder, on_step, console.say)
         result = trainer.train()
         bar.end(
             f"{result.steps} steps, {result.tokens_per_second:,.0f} tokens/s, first ratio error "

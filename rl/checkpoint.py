@@ -39,9 +39,19 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
         ) from error
 
 
-def save_model(folder: Path, model: Any, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
-    """Weights (as `dtype`, by default as they are), configuration and tokenizer, in the Hugging Face layout."""
-    state = {k: v.detach().cpu().to(dtype or v.dtype).contiguous() for k, v in model.state_dict().items()}
+def save_model(
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    dtype: torch.dtype | None = None,
+    weights: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Weights (as `dtype`, by default as they are), configuration and tokenizer, in the Hugging Face layout.
+
+    `weights` by name, where the model itself does not hold them so (adapters, shards).
+    """
+    state = model.state_dict() if weights is None else weights
+    state = {k: v.detach().cpu().to(dtype or v.dtype).contiguous() for k, v in state.items()}
     model.save_pretrained(folder, state_dict=_without_ties(model, state))
     config = copy.deepcopy(model.config)
     config.dtype = dtype or model.dtype
@@ -55,12 +65,14 @@ def _without_ties(model: Any, state: dict[str, torch.Tensor]) -> dict[str, torch
     return {k: v for k, v in state.items() if k not in names}
 
 
-def save_checkpoint(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
-    """Write `folder` whole: model, tokenizer and `state`."""
+def save_checkpoint(
+    folder: Path, model: Any, tokenizer: Any, state: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
+) -> Path:
+    """Write `folder` whole: model (with `weights`, as `save_model`), tokenizer and `state`."""
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_model(temporary, model, tokenizer)
+    save_model(temporary, model, tokenizer, weights=weights)
     torch.save(state, temporary / STATE)
     for file in temporary.iterdir():
         with file.open("rb") as handle:

@@ -31,6 +31,11 @@ class Clock:
         self._lap[phase] += seconds
         self.total[phase] += seconds
 
+    def forget(self) -> None:
+        """Start anew, the totals too."""
+        self._lap.clear()
+        self.total.clear()
+
     def lap(self) -> dict[str, float]:
         """Seconds by phase since the last lap."""
         lap, self._lap = dict(self._lap), defaultdict(float)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["hidden_logprobs", "token_entropy", "token_logprobs"]
+__all__ = ["CHUNK_ELEMENTS", "hidden_logprobs", "token_entropy", "token_logprobs"]
 
-_CHUNK_ELEMENTS = 2**24  # logits alive at once: 64 MiB in float32, in up to four buffers
+CHUNK_ELEMENTS = 2**24  # logits alive at once: 64 MiB in float32, in up to four buffers
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -110,5 +110,5 @@ def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
 
 
 def _chunks(rows: int, vocabulary: int) -> list[slice]:
-    size = max(1, _CHUNK_ELEMENTS // vocabulary)
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
     return [slice(start, start + size) for start in range(0, rows, size)]

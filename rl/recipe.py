@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from assay.pipelines.settings import LocalPath, ModelName, Section
 from assay.rl.presets import PRESETS, Preset, preset
 
-__all__ = ["Curriculum", "Engine", "Optimizer", "Rewards", "Sampling", "TrainRecipe"]
+__all__ = ["Critic", "Curriculum", "Engine", "Lora", "Memory", "Optimizer", "Reference", "Rewards", "Sampling",
+           "TrainRecipe"]  # fmt: skip
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -83,6 +84,60 @@ class Curriculum(Section):
     """What an update leaves of the old success rate."""
 
 
+class Critic(Section):
+    """PPO's value model, for a preset whose advantage is `gae`: a copy of the policy with a head of its own."""
+
+    learning_rate: Positive = 1e-5
+    """Of its AdamW; constant."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Discount a token."""
+    lam: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """1 is reward to go less the value; below 1 less variance and more bias."""
+    value_clip: Positive = 0.2
+    """How far a value may move from the one it was estimated with."""
+    whiten: bool = True
+    """Advantages of a step with mean 0 and standard deviation 1 over its trained tokens."""
+
+
+class Lora(Section):
+    """Train low-rank additions instead of the weights (`peft`)."""
+
+    rank: Annotated[int, Field(ge=0)] = 0
+    """Of the additions; 0 trains all weights."""
+    alpha: Count = 32
+    """The addition is scaled by alpha / rank."""
+    targets: str | list[str] = "all-linear"
+    """Names of the layers that get one."""
+
+    @property
+    def scale(self) -> float:
+        """alpha / rank."""
+        return self.alpha / self.rank
+
+
+class Memory(Section):
+    """Memory against speed; none of it changes the gradient."""
+
+    gradient_checkpointing: bool = False
+    """Recompute each layer in the backward pass: a third slower, and activations of one layer instead of all."""
+    packing: bool = False
+    """Several sequences in one row instead of padded rows. Needs an attention that keeps them apart (`assay selfcheck`
+    tells), and pays where lengths differ much and attention is of variable length (a GPU with flash attention)."""
+
+
+class Reference(Section):
+    """The policy that the KL term pulls to; the start, by default."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Kept in; with LoRA it is the base itself and takes nothing."""
+    reset_every: Annotated[int, Field(ge=0)] = 0
+    """Steps after which the reference becomes the present policy (ProRL); 0 never."""
+    kl_target: Positive | None = None
+    """Adapt beta towards this KL, nats a token; by default beta is constant."""
+    kl_horizon: Count = 10_000
+    """Completions over which beta adapts."""
+
+
 class Engine(Section):
     """The sampler, in this process."""
 
@@ -121,6 +176,10 @@ class TrainRecipe(Section):
     optimizer: Optimizer = Optimizer()
     rewards: Rewards = Rewards()
     curriculum: Curriculum = Curriculum()
+    critic: Critic = Critic()
+    lora: Lora = Lora()
+    memory: Memory = Memory()
+    reference: Reference = Reference()
     engine: Engine = Engine()
     variables: dict[str, str] = Field(default={})
     """Texts for `${name}`."""
@@ -129,9 +188,9 @@ class TrainRecipe(Section):
     def _trainable(self) -> TrainRecipe:
         if self.algorithm not in PRESETS:
             raise ValueError(f"algorithm {self.algorithm!r} is none of {', '.join(PRESETS)}")
-        made = self.preset()
-        if made.advantage == "gae":
-            raise ValueError("a critic (advantage 'gae') cannot be trained yet; use rloo or reinforce++")
+        if self.lora.rank and self.reference.reset_every:
+            raise ValueError("reference.reset_every needs a reference of its own, and with lora it is the base; set 0")
+        self.preset()
         if self.sampling.max_tokens >= self.engine.max_model_len:
             raise ValueError("sampling.max_tokens leaves no room for a prompt in engine.max_model_len")
         return self

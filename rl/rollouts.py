@@ -91,7 +91,7 @@ class RolloutMaker:
         s = recipe.sampling
         self.prompts = [render(engine.tokenizer, p, s.mode, s.instruction) for p in problems["problem"]]
         self.sampling = Sampling(temperature=s.temperature, max_tokens=s.max_tokens)
-        self._tokens = 0
+        self._tokens, self.known_ids = 0, len(engine.tokenizer)
         self.opened = engine.tokenizer.decode(self.prompts[0]).rstrip().endswith("<think>")
 
     def groups(self, indices: Sequence[int], step: int, round_: int) -> list[Group]:
@@ -131,10 +131,13 @@ class RolloutMaker:
         ]
 
     def _verdicts(self, indices: Sequence[int], completions: list[Completion]) -> list[Verdict]:
+        """A completion with an id beyond the tokenizer (padding of the vocabulary) has no verdict: its text is cut."""
         golds = [self.golds[index] for index in indices for _ in range(self.recipe.sampling.group_size)]
-        return self.verifier.grade_many(
+        verdicts = self.verifier.grade_many(
             [(g, c.text) for g, c in zip(golds, completions)], None, [c.finish_reason for c in completions], self.opened
         )
+        unknown = [max(c.token_ids, default=0) >= self.known_ids for c in completions]
+        return [Verdict("unverifiable", None, "unknown token") if u else v for u, v in zip(unknown, verdicts)]
 
     def _rewards(
         self, completions: list[Completion], verdicts: list[Verdict], step: int, round_: int

@@ -23,12 +23,16 @@ from assay.pipelines.engines import Engine
 from assay.pipelines.errors import EngineError, SourceError
 from assay.pipelines.store import SCHEMAS, Store
 from assay.pipelines.verify import Verifier
-from assay.rl.advantages import advantages
-from assay.rl.checkpoint import latest_checkpoint, load_model, load_state, save_checkpoint
+from assay.rl import ranks
+from assay.rl.alarms import Alarms
+from assay.rl.audit import audit
+from assay.rl.checkpoint import latest_checkpoint, load_state, save_checkpoint
 from assay.rl.clock import Clock
 from assay.rl.curriculum import Curriculum, GroupBuffer, Tally
+from assay.rl.plan import Plan, compared, make_plan, measured
 from assay.rl.recipe import TrainRecipe
 from assay.rl.rollouts import Group, RolloutMaker
+from assay.rl.rows import Estimate
 from assay.rl.update import Updater
 
 __all__ = ["Trainer", "TrainingResult"]
@@ -65,6 +69,8 @@ class Trainer:
         engine: must hold the same weights as `model`.
         folder: of the run; checkpoints go to `folder/checkpoints/step-N`.
         on_step: called with (step, metrics) after every step.
+        say: told the plan before the first step (made for it alone), its error after the last, and every alarm;
+            alarms also go to `folder/alarms.txt`.
     """
 
     def __init__(
@@ -77,11 +83,13 @@ class Trainer:
         store: Store,
         folder: Path,
         on_step: OnStep | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         if problems.is_empty():
             raise SourceError(f"{recipe.store}: snapshot {recipe.snapshot} holds no problems; refresh it first.")
         self.recipe, self.preset, self.model, self.engine = recipe, recipe.preset(), model, engine
         self.store, self.folder, self.on_step, self.run = store, folder, on_step, folder.name
+        self.say, self.alarms = say, Alarms()
         self.clock = Clock()
         self.maker = RolloutMaker(engine, verifier, problems, recipe, self.preset, self.clock)
         c, s = recipe.curriculum, recipe.sampling
@@ -100,42 +108,68 @@ class Trainer:
         )
         self.updater = Updater(model, recipe, self.preset, self.clock)
         self.step, self.tokens, self.first_ratio_error, self.keep_rate = 0, 0, float("nan"), 1.0
+        self._sampled, self._groups = 0, list[Group]()
         self._rows: dict[str, list[pl.DataFrame]] = {"steps": [], "rollouts": []}
 
     def train(self) -> TrainingResult:
         """Run to `recipe.steps`, from the last checkpoint under `folder` where there is one."""
         self._resume()
         self._record_run()
-        began = time.perf_counter()
+        plan = self._plan() if self.say and ranks.alone() else None
+        began, first = time.perf_counter(), self.step
         while self.step < self.recipe.steps:
             self._one_step()
             if self.step % self.recipe.checkpoint_every == 0 or self.step == self.recipe.steps:
                 self._save()
         self._flush()
-        return self._result(time.perf_counter() - began)
+        seconds, done = time.perf_counter() - began, max(1, self.step - first)
+        if plan and self.say and self._groups:
+            actual = measured(self.updater, self._groups, self.maker, seconds / done, self._sampled / done)
+            self.say("planned and measured\n" + compared(plan, actual))
+        return self._result(seconds)
+
+    def _plan(self) -> Plan:
+        """Sampled anew at every start; the sampler's prefixes are forgotten after it, so a resumed run stays exact."""
+        plan = make_plan(self.updater, self.maker)
+        if self.say:
+            self.say(f"plan of a step\n{plan}")
+        self.maker.take_tokens()
+        self.clock.forget()
+        self._sync()
+        return plan
 
     def _one_step(self) -> None:
         began, busy = time.perf_counter(), self.engine.busy_seconds
         groups, tally = self._rollouts()
-        rewards = torch.tensor([s.reward for g in groups for s in g.samples], dtype=torch.float32)
-        p = self.preset
-        rewards = self.updater.penalised(groups, rewards)
-        batch = advantages(rewards, self.recipe.sampling.group_size, kind=p.advantage, ddof=p.ddof)
-        metrics = self.updater.update(groups, batch, self.step)
+        estimate = self.updater.estimate(groups)
+        metrics = self.updater.update(groups, estimate, self.step)
         self.step += 1
         self._sync()
         self._check_agreement(metrics["ratio_error"])
         self.clock.add("engine", self.engine.busy_seconds - busy)
         with self.clock("log"):
-            metrics |= _rollout_metrics(groups, batch, tally) | {"problems_open": self.curriculum.open_buckets}
+            metrics |= _rollout_metrics(groups, estimate, tally) | self._audit(groups)
+            metrics["problems_open"] = self.curriculum.open_buckets
             lap = self.clock.lap()
             sampled = self.maker.take_tokens()
-            self.tokens += sampled
+            self.tokens, self._sampled, self._groups = self.tokens + sampled, self._sampled + sampled, groups
             metrics |= {f"seconds_{k}": v for k, v in lap.items()}
             metrics["tokens_per_second"] = sampled / (time.perf_counter() - began)
-            self._log(groups, batch, metrics)
+            self._log(groups, estimate.completion, metrics)
+            self._watch(metrics)
         if self.on_step:
             self.on_step(self.step, metrics)
+
+    def _audit(self, groups: list[Group]) -> dict[str, float]:
+        samples = [(self.maker.golds[g.index], s.text, s.status) for g in groups for s in g.samples]
+        return audit(*zip(*samples)) if samples else {}
+
+    def _watch(self, metrics: dict[str, float]) -> None:
+        for alarm in self.alarms.watch(metrics):
+            if self.say:
+                self.say(f"step {self.step}, alarm: {alarm}")
+            with (self.folder / "alarms.txt").open("a", encoding="utf-8") as file:
+                file.write(f"step {self.step}, {alarm}\n")
 
     def _check_agreement(self, ratio_error: float) -> None:
         """Sampler and trainer must hold the same weights: in float32 their ratio is 1 to about 1e-5."""
@@ -171,8 +205,7 @@ class Trainer:
 
     def _sync(self) -> None:
         with self.clock("sync"):
-            weights = [(k, v.detach()) for k, v in self.model.state_dict().items()]
-            self.engine.load_weights(weights, f"{self.run}@{self.step}")
+            self.engine.load_weights(self.updater.weights().items(), f"{self.run}@{self.step}")
 
     def _save(self) -> None:
         self._flush()
@@ -184,8 +217,10 @@ class Trainer:
             "updater": self.updater.state(),
             "curriculum": self.curriculum.state(),
             "buffer": self._buffer_state(),
+            "alarms": self.alarms.state(),
         }
-        save_checkpoint(self.folder / "checkpoints" / f"step-{self.step}", self.model, self.engine.tokenizer, state)
+        folder = self.folder / "checkpoints" / f"step-{self.step}"
+        save_checkpoint(folder, self.model, self.engine.tokenizer, state, self.updater.weights())
 
     def _buffer_state(self) -> dict[str, Any]:
         state = self.buffer.state()
@@ -198,9 +233,9 @@ class Trainer:
         state = load_state(found)
         self.step, self.tokens, self.first_ratio_error = state["step"], state["tokens"], state["first_ratio_error"]
         self.keep_rate = state["keep_rate"]
-        self.model.load_state_dict(load_model(found).state_dict())
-        self.updater.load(state["updater"])
+        self.updater.load(found)
         self.curriculum.load(state["curriculum"])
+        self.alarms.load(state["alarms"])
         held = [(version, Group.of(group)) for version, group in state["buffer"]["held"]]
         self.buffer.load({**state["buffer"], "held": held})
         self._sync()
@@ -272,7 +307,7 @@ class Trainer:
         )
 
 
-def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[str, float]:
+def _rollout_metrics(groups: list[Group], estimate: Estimate, tally: Tally) -> dict[str, float]:
     samples = [s for g in groups for s in g.samples]
     newest = max((g.version for g in groups), default=0)
     n = max(1, len(samples))
@@ -285,7 +320,9 @@ def _rollout_metrics(groups: list[Group], batch: Tensor, tally: Tally) -> dict[s
         "group_std": float(torch.stack(spread).mean()) if spread else 0.0,
         "zero_std_share": tally.constant / max(1, tally.offered)
         if tally.constant
-        else float((batch.reshape(len(groups) or 1, -1) == 0).all(-1).float().mean()),
+        else 1 - float(estimate.live.float().mean())
+        if groups
+        else 1.0,
         "truncated_share": sum(s.truncated for s in samples) / n,
         "unverifiable_share": sum(s.status in ("unverifiable", "timeout") for s in samples) / n,
         "length": sum(len(s.token_ids) for s in samples) / n,

@@ -1,37 +1,54 @@
-"""The update: from groups and advantages to optimizer steps, the same whatever the micro-batch size."""
+"""The update: from groups to optimizer steps, the same whatever the micro-batch size, the packing or the ranks."""
 
 from __future__ import annotations
 
-import copy
 import math
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from assay.rl import ranks
+from assay.rl.advantages import advantages, live_groups
 from assay.rl.aggregation import Denominator, combine_metrics
-from assay.rl.batches import Example, MicroBatch, completion_logprobs, micro_batches
+from assay.rl.batches import Example, MicroBatch
+from assay.rl.checkpoint import load_model, load_state
 from assay.rl.clock import Clock
-from assay.rl.correction import correct
-from assay.rl.losses import policy_loss
+from assay.rl.correction import Correction, correct
+from assay.rl.critic import Critic, token_advantages
+from assay.rl.kl import AdaptiveKL
+from assay.rl.losses import Loss, policy_loss
 from assay.rl.memory import keep_large_blocks
+from assay.rl.policy import Policy
 from assay.rl.presets import Preset
 from assay.rl.recipe import TrainRecipe
 from assay.rl.rollouts import Group
+from assay.rl.rows import Batcher, Estimate, Rows, padded, take, with_blank
+from assay.rl.sharding import load_optimizer, optimizer_state
 
 __all__ = ["Updater"]
 
 
 class Updater:
-    """Owns the optimizer and, where there is a KL term, the reference model (a frozen copy of the start)."""
+    """Owns the policy, its optimizer and, where the preset needs them, the reference and the critic.
+
+    Under `torchrun` every rank has one of its own; rank 0's methods marked `together` run on all (`ranks.follow`).
+    """
 
     def __init__(self, model: Any, recipe: TrainRecipe, preset: Preset, clock: Clock) -> None:
         keep_large_blocks()
         self.model, self.recipe, self.preset, self.clock = model, recipe, preset, clock
+        o, r = recipe.optimizer, recipe.reference
         self.device = next(model.parameters()).device
+        self.batcher = Batcher(o.micro_batch_tokens, self.device, recipe.memory.packing)
+        self.critic = None
+        if preset.advantage == "gae":
+            self.critic = Critic(model, recipe.critic, self.batcher, o.max_grad_norm)
+        self.policy = Policy(model, recipe.lora, recipe.memory, None if preset.kl_place == "none" else r)
         self.optimizer = self._new_optimizer()
-        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if preset.kl_place != "none" else None
+        self.kl = AdaptiveKL(preset.beta, r.kl_target or math.inf, r.kl_horizon)
 
     def _new_optimizer(self) -> torch.optim.AdamW:
         o = self.recipe.optimizer
@@ -39,21 +56,70 @@ class Updater:
             self.model.parameters(), lr=o.learning_rate, betas=o.betas, weight_decay=o.weight_decay
         )
 
+    @ranks.together
+    def weights(self) -> dict[str, Tensor]:
+        """The policy's whole weights, for the engine and the checkpoint (rank 0's are filled)."""
+        return self.policy.weights()
+
+    @ranks.together
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """For a checkpoint, beside the weights."""
         return {
-            "optimizer": self.optimizer.state_dict(),
-            "reference": self.reference.state_dict() if self.reference is not None else None,
+            "optimizer": optimizer_state(self.model, self.optimizer),
+            "policy": self.policy.state(),
+            "critic": self.critic and self.critic.state(),
+            "beta": self.kl.beta,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.reference is not None:
-            self.reference.load_state_dict(state["reference"])
+    @ranks.together
+    def load(self, folder: Path) -> None:
+        """Go on from a checkpoint's folder, which every rank must see."""
+        state = load_state(folder)["updater"]
+        self.policy.load(load_model(folder).state_dict(), state["policy"])
+        load_optimizer(self.model, self.optimizer, state["optimizer"])
+        if self.critic is not None:
+            self.critic.load(state["critic"])
+        self.kl.beta = state["beta"]
 
-    def update(self, groups: list[Group], advantage: Tensor, step: int) -> dict[str, float]:
-        """Train on `groups` with `advantage` [groups x group_size]; returns the step's metrics.
+    @ranks.together
+    def estimate(self, groups: list[Group]) -> Estimate:
+        """Advantages of `groups`; the KL is taken off the rewards where the preset places it there."""
+        p, samples = self.preset, [s for g in groups for s in g.samples]
+        rewards = torch.tensor([s.reward for s in samples], dtype=torch.float32)
+        size = self.recipe.sampling.group_size
+        live = live_groups(rewards, size)
+        examples = [e for g in groups for e in g.examples()]
+        logp = padded([s.logprobs for s in samples])
+        reference, kl = self._in_reward(examples, logp)
+        if self.critic is not None and groups:
+            return self._estimate_tokens(examples, rewards, logp, reference, live, kl)
+        rewards = rewards - self.kl.beta * (logp - reference).sum(-1)
+        batch = advantages(rewards, size, kind=p.advantage, ddof=p.ddof) if groups else rewards
+        return Estimate(batch, batch, live, kl=kl)
+
+    def _in_reward(self, examples: list[Example], logp: Tensor) -> tuple[Tensor, float | None]:
+        """The reference's log-probabilities [N, T] and the KL a token; `logp` itself where no KL is in the reward."""
+        if self.preset.kl_place != "reward" or not examples:
+            return logp, None
+        reference = self._tokenwise(examples, self._reference)
+        return reference, float((logp - reference).sum() / max(1, sum(len(e.completion_ids) for e in examples)))
+
+    def _estimate_tokens(
+        self, examples: list[Example], rewards: Tensor, logp: Tensor, reference: Tensor, live: Tensor, kl: float | None
+    ) -> Estimate:
+        assert self.critic is not None
+        lengths = torch.tensor([len(e.completion_ids) for e in examples])
+        mask = torch.arange(logp.shape[1])[None] < lengths[:, None]
+        with self.clock("torch"):
+            values = self.critic.values(examples)
+        advantage, returns = token_advantages(
+            rewards, values, logp, reference, mask & ~rewards.isnan()[:, None], self.kl.beta, self.recipe.critic
+        )
+        return Estimate(advantage, advantage.sum(-1) / lengths.clamp(min=1), live, values, returns, kl)
+
+    @ranks.together
+    def update(self, groups: list[Group], estimate: Estimate, step: int) -> dict[str, float]:
+        """Train on `groups`; returns the step's metrics.
 
         The batch is cut into `updates_per_step` parts of whole groups, one optimizer step each.
         """
@@ -64,137 +130,130 @@ class Updater:
             group["lr"] = o.learning_rate * min(1.0, (step + 1) / max(1, o.warmup_steps))
         size = self.recipe.sampling.group_size
         per_update = max(1, math.ceil(len(groups) / o.updates_per_step))
-        rows = _Rows(groups, advantage, self.preset.mask_truncated, step)
-        trainer_old = self._logprobs(self.model, rows.examples) if o.updates_per_step > 1 else None
+        rows = Rows(groups, estimate, self.preset.mask_truncated, step)
+        old = with_blank(self._tokenwise(rows.examples, self._policy)) if o.updates_per_step > 1 else None
         metrics: list[dict[str, float]] = []
         for start in range(0, len(groups), per_update):
             own = range(start * size, min(len(groups), start + per_update) * size)
-            metrics.append(self._optimizer_step(rows, list(own), trainer_old))
-        return _merge(metrics)
+            metrics.append(self._optimizer_step(rows, own, old))
+        return self._after(_merge(metrics), estimate.kl, len(rows.examples), step)
 
-    def _optimizer_step(self, rows: _Rows, own: list[int], trainer_old: list[Tensor] | None) -> dict[str, float]:
+    def _after(self, metrics: dict[str, float], kl: float | None, completions: int, step: int) -> dict[str, float]:
+        """Adapt beta and reset the reference, where the recipe asks for it."""
+        r = self.recipe.reference
+        metrics |= {} if kl is None else {"kl": kl}
+        if "kl" in metrics:
+            metrics["beta"] = self.kl.beta
+            if r.kl_target is not None:
+                self.kl.update(metrics["kl"], completions)
+        if self.policy.has_reference and r.reset_every and (step + 1) % r.reset_every == 0:
+            self.policy.reset_reference()
+            self.optimizer = self._new_optimizer()
+        return metrics
+
+    def gradient(self, groups: list[Group]) -> list[Tensor]:
+        """The gradient of one update on `groups`, and nothing else is changed; for checks and plans, on one rank."""
+        rows = Rows(groups, self.estimate(groups), self.preset.mask_truncated, 0)
+        own = range(len(rows.examples))
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in self.batcher.cut(rows.examples, own):
+            self._micro_step(rows, batch, rows.denominator(own), None)
+        found = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def _optimizer_step(self, rows: Rows, own: range, old: Tensor | None) -> dict[str, float]:
         denominator = rows.denominator(own)
         self.optimizer.zero_grad(set_to_none=True)
-        parts = []
-        for batch in micro_batches(
-            [rows.examples[i] for i in own], self.recipe.optimizer.micro_batch_tokens, self.device
-        ):
-            parts.append(self._micro_step(rows, [own[i] for i in batch.rows], batch, denominator, trainer_old))
+        batches = self.batcher.cut(rows.examples, own)
+        parts = [self._micro_step(rows, batch, denominator, old) for batch in batches]
         with self.clock("torch"):
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.max_grad_norm)
             self.optimizer.step()
-        return {k: float(v) for k, v in combine_metrics(parts).items()} | {"grad_norm": float(norm)}
+            critic = self.critic.step(rows, batches, denominator) if self.critic is not None else {}
+        combined = combine_metrics([m for part in ranks.gathered(parts) for m in part])
+        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return {k: float(v) for k, v in combined.items()} | {"grad_norm": float(whole)} | critic
 
     def _micro_step(
-        self, rows: _Rows, own: list[int], batch: MicroBatch, denominator: Denominator, trainer_old: list[Tensor] | None
+        self, rows: Rows, batch: MicroBatch, denominator: Denominator, old: Tensor | None
     ) -> dict[str, Tensor]:
-        p, s = self.preset, self.recipe.sampling
-        sampler = rows.sampler_logprobs(own, batch)
-        mask = batch.mask & rows.trained[own].to(self.device)[:, None]
+        sampler, mask = take(rows.logprobs, batch), rows.mask(batch)
         with self.clock("torch"):
             with self._autocast():
-                logp, entropy = completion_logprobs(self.model, batch, s.temperature)
-            now = logp.detach()
-            old = _stack(trainer_old, own, batch) if trainer_old is not None else now
-            correction = (
-                None
-                if p.correction == "none"
-                else correct(
-                    old,
-                    sampler,
-                    mask,
-                    level=p.correction,
-                    mode=p.correction_mode,
-                    cap=p.correction_cap,
-                    denominator=denominator,
-                )
-            )
-            loss = policy_loss(
-                p.loss,
-                logp,
-                sampler if correction is None else old,
-                rows.advantage[own].to(self.device),
-                mask,
-                clip_low=p.clip_low,
-                clip_high=p.clip_high,
-                aggregation=p.aggregation,
-                max_length=s.max_tokens,
-                denominator=denominator,
-                dual_clip=p.dual_clip,
-                tau=p.tau,
-                weights=None if correction is None else correction.weights,
-                **self._kl(batch),
-            )
-            loss.value.backward()
-            fresh = batch.mask & rows.fresh[own].to(self.device)[:, None]
-            error = torch.where(fresh, (old - sampler).expm1().abs(), 0.0).amax()
+                logp, entropy = self.policy.logprobs(batch, self.recipe.sampling.temperature)
+            now = logp.detach() if old is None else take(old, batch)
+            correction = self._correction(now, sampler, mask, denominator)
+            loss = self._loss(rows, batch, logp, now if correction else sampler, mask, correction, denominator)
+            (loss.value * ranks.world()).backward()
+            fresh = batch.mask & take(rows.fresh, batch)[:, None]
+            error = torch.where(fresh, (now - sampler).expm1().abs(), 0.0).amax()
             spread = torch.where(mask, entropy.detach(), 0.0).sum() / max(1, int(denominator.tokens))
         own_metrics = {"sampler_ratio_error_max": error, "entropy": spread}
         return {**loss.metrics, **(correction.metrics if correction else {}), **own_metrics}
 
-    def _kl(self, batch: MicroBatch) -> dict[str, Any]:
-        if self.reference is None or self.preset.kl_place != "loss":
-            return {}
-        with torch.no_grad(), self._autocast():
-            reference, _ = completion_logprobs(self.reference, batch, self.recipe.sampling.temperature)
-        return {"logp_ref": reference, "beta": self.preset.beta, "kl": self.preset.kl}
+    def _correction(self, now: Tensor, sampler: Tensor, mask: Tensor, denominator: Denominator) -> Correction | None:
+        p = self.preset
+        if p.correction == "none":
+            return None
+        return correct(
+            now,
+            sampler,
+            mask,
+            level=p.correction,
+            mode=p.correction_mode,
+            cap=p.correction_cap,
+            denominator=denominator,
+        )
 
-    def penalised(self, groups: list[Group], rewards: Tensor) -> Tensor:
-        """Rewards [N] less beta times the KL to the reference (k1), where the preset puts it into the reward."""
-        if self.reference is None or self.preset.kl_place != "reward":
-            return rewards
-        samples = [s for g in groups for s in g.samples]
-        reference = self._logprobs(self.reference, [e for g in groups for e in g.examples()])
-        k1 = torch.stack([torch.tensor(s.logprobs).sum() - r.sum().cpu() for s, r in zip(samples, reference)])
-        return rewards - self.preset.beta * k1
+    def _loss(
+        self,
+        rows: Rows,
+        batch: MicroBatch,
+        logp: Tensor,
+        old: Tensor,
+        mask: Tensor,
+        correction: Correction | None,
+        denominator: Denominator,
+    ) -> Loss:
+        p, in_loss = self.preset, self.preset.kl_place == "loss"
+        live = take(rows.live, batch)
+        return policy_loss(
+            p.loss,
+            logp,
+            old,
+            take(rows.advantage, batch),
+            mask,
+            clip_low=p.clip_low,
+            clip_high=p.clip_high,
+            aggregation=p.aggregation,
+            max_length=self.recipe.sampling.max_tokens,
+            denominator=denominator,
+            dual_clip=p.dual_clip,
+            tau=p.tau,
+            weights=None if correction is None else correction.weights,
+            logp_ref=self._reference(batch) if in_loss else None,
+            beta=self.kl.beta if in_loss else 0.0,
+            kl=p.kl,
+            kl_rows=torch.ones_like(live) if p.kl_on_dead_groups else live,
+        )
 
-    @torch.no_grad()
-    def _logprobs(self, model: Any, examples: list[Example]) -> list[Tensor]:
-        """Log-probabilities of every completion under the weights of `model` now."""
-        found: list[Tensor] = [torch.empty(0)] * len(examples)
-        for batch in micro_batches(examples, self.recipe.optimizer.micro_batch_tokens, self.device):
-            with self.clock("torch"), self._autocast():
-                logp, _ = completion_logprobs(model, batch, self.recipe.sampling.temperature)
-            for row, values, mask in zip(batch.rows, logp, batch.mask):
-                found[row] = values[mask]
-        return found
+    def _policy(self, batch: MicroBatch) -> Tensor:
+        with self._autocast():
+            return self.policy.logprobs(batch, self.recipe.sampling.temperature)[0]
+
+    def _reference(self, batch: MicroBatch) -> Tensor:
+        with self._autocast():
+            return self.policy.reference_logprobs(batch, self.recipe.sampling.temperature)
+
+    def _tokenwise(self, examples: list[Example], run: Any) -> Tensor:
+        with self.clock("torch"):
+            return self.batcher.tokenwise(examples, run)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.recipe.dtype == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
-class _Rows:
-    """The samples of a step in order, one row each."""
-
-    def __init__(self, groups: list[Group], advantage: Tensor, mask_truncated: bool, step: int) -> None:
-        self.examples: list[Example] = [e for g in groups for e in g.examples()]
-        self.advantage = advantage
-        self.logprobs = [s.logprobs for g in groups for s in g.samples]
-        self.fresh = torch.tensor([g.version == step for g in groups for _ in g.samples], dtype=torch.bool)
-        self.trained = torch.tensor(
-            [not (mask_truncated and s.truncated) and s.reward == s.reward for g in groups for s in g.samples],
-            dtype=torch.bool,
-        )
-
-    def denominator(self, own: list[int]) -> Denominator:
-        """Trained tokens and sequences of one optimizer step."""
-        lengths = torch.tensor([len(self.examples[i].completion_ids) for i in own]) * self.trained[own]
-        return Denominator(int(lengths.sum()), int((lengths > 0).sum()))
-
-    def sampler_logprobs(self, own: list[int], batch: MicroBatch) -> Tensor:
-        """[n, T], padded with zeros."""
-        width = batch.mask.shape[1]
-        padded = [self.logprobs[i] + [0.0] * (width - len(self.logprobs[i])) for i in own]
-        return torch.tensor(padded, dtype=torch.float32, device=batch.mask.device)
-
-
-def _stack(values: list[Tensor], own: list[int], batch: MicroBatch) -> Tensor:
-    out = torch.zeros(batch.mask.shape, dtype=torch.float32, device=batch.mask.device)
-    for row, i in enumerate(own):
-        out[row, : len(values[i])] = values[i]
-    return out
 
 
 def _merge(updates: list[dict[str, float]]) -> dict[str, float]:

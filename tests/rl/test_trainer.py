@@ -66,14 +66,15 @@ def recorded(store: Store, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     [
         {},
         {"algorithm": "kimi", "optimizer": {"learning_rate": 1e-4, "updates_per_step": 2}},
-        {"changes": {"dynamic_sampling": True}},
+        {"algorithm": "ppo"},
+        {"lora": {"rank": 2}},
     ],
-    ids=["dr_grpo", "kimi", "dynamic"],
+    ids=["dr_grpo", "kimi", "ppo", "lora"],
 )
 def test_a_resumed_run_is_bit_identical(
     pool: EnginePool, reasoner: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Also sampler seeds, curriculum state and the optimizer: the steps after the checkpoint are the same."""
+    """Check 32; also sampler seeds, curriculum, optimizer, critic: the steps after the checkpoint are the same."""
     store = Store.open(tmp_path / "s", create=True)
     made = recipe(tmp_path / "s", reasoner, **changes)
     whole = run(made, pool, store, tmp_path / "whole")
@@ -88,20 +89,26 @@ def test_a_resumed_run_is_bit_identical(
     assert whole.steps == cut.steps == 4
 
 
+@pytest.mark.parametrize("lora", [{}, {"rank": 4}], ids=["all weights", "lora"])
 def test_sampler_and_trainer_agree_at_every_step_and_checkpoints_load(
-    pool: EnginePool, reasoner: Path, tmp_path: Path
+    pool: EnginePool, reasoner: Path, tmp_path: Path, lora: dict[str, Any]
 ) -> None:
-    store, errors = Store.open(tmp_path / "s", create=True), []
-    result = run(
-        recipe(tmp_path / "s", reasoner, optimizer={"learning_rate": 1e-3}),
-        pool,
-        store,
-        tmp_path / "r",
-        on_step=lambda _, m: errors.append(m["ratio_error"]),
-    )
+    """Checks 29 and 30: LoRA's additions reach the engine too; every sync leaves the step's own fingerprint."""
+    store, errors, served_by, said = Store.open(tmp_path / "s", create=True), [], [], []
+
+    def on_step(_: int, metrics: dict[str, float]) -> None:
+        errors.append(metrics["ratio_error"])
+        served_by.append(engine.fingerprint)
+
+    engine = pool.get(str(reasoner))
+    made = recipe(tmp_path / "s", reasoner, optimizer={"learning_rate": 1e-3}, lora=lora)
+    result = run(made, pool, store, tmp_path / "r", on_step=on_step, say=said.append)
     assert result.ratio_error_first_step < 1e-4
     assert len(errors) == 4
     assert max(errors) < 1e-3
+    assert served_by == [f"r@{step}" for step in (1, 2, 3, 4)]
+    assert said[0].startswith("plan of a step")
+    assert "seconds_per_step" in said[-1]
     from transformers import AutoModelForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(result.checkpoint)
