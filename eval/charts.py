@@ -263,5 +263,5 @@ def ordered(frame: pl.DataFrame, column: str) -> list[str]:
 
 
 def thousands(column: str) -> pl.Expr:
-    """Whole numbers as text with commas."""
-    return pl.col(column).map_elements(lambda value: f"{value:,}", return_dtype=pl.String)
+    """Numbers as text with commas, a decimal where they are not whole."""
+    return pl.col(column).map_elements(lambda value: f"{value:,.1f}".removesuffix(".0"), return_dtype=pl.String)

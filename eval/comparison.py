@@ -23,7 +23,7 @@ from assay.eval.intervals import (
 )
 from assay.eval.pass_at_k import counts, pass_at_k
 
-__all__ = ["Correctness", "Crossing", "compare_pass_at_k", "crossing", "describe", "four_way"]
+__all__ = ["Correctness", "Crossing", "compare_pass_at_k", "crossed", "crossing", "describe", "four_way"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -154,18 +154,19 @@ def describe(compared: pl.DataFrame) -> list[str]:
         lines.append(f"k = {row['k']}: {_points(row)} points over {row['items']:,} items; detectable: {seen}"
                      + ("" if row["p"] is None else f"; McNemar p = {row['p']:.3g}"))
     few = caution(min(compared["items"].to_list()))
-    return [*lines, _crossed(compared), *([f"few items: {few}"] if few else [])]
+    return [*lines, crossed(compared), *([f"few items: {few}"] if few else [])]
 
 
 def _points(row: dict[str, float]) -> str:
     return f"{100 * row['difference']:+.2f} [{100 * row['low']:.2f}, {100 * row['high']:.2f}]"
 
 
-def _crossed(compared: pl.DataFrame) -> str:
-    row = compared.row(-1, named=True)
+def crossed(compared: pl.DataFrame) -> str:
+    """Where the curves cross, with the interval, or that they do not."""
+    row, most = compared.row(-1, named=True), max(compared["k"].to_list())
     if row["crossing"] is None:
-        return f"no crossing up to {max(compared['k'].to_list())}"
-    low, high = row["crossing_low"] or "before 1", row["crossing_high"] or f"beyond {max(compared['k'].to_list())}"
+        return f"no crossing up to {most}"
+    low, high = row["crossing_low"] or "before 1", row["crossing_high"] or f"beyond {most}"
     return f"the curves cross after k = {row['crossing']} [{low}, {high}]"
 
 

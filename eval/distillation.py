@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from assay.eval.intervals import bootstrap_means, mcnemar_exact, percentiles
 from assay.eval.pass_at_k import pass_at_k
 
-__all__ = ["changes", "table"]
+__all__ = ["changes", "scored", "table"]
 
 Floats = NDArray[np.float64]
 KEY = ["task", "item"]
@@ -60,6 +60,12 @@ def changes(before: pl.DataFrame, after: pl.DataFrame, k: int = 1) -> pl.DataFra
     moved = pl.when(gain > 0).then(pl.lit("gained")).when(gain < 0).then(pl.lit("lost"))
     change = moved.otherwise(pl.lit("same"))
     return _joined(before, after, k).select(*KEY, "before", "after", change=change)
+
+
+def scored(*frames: pl.DataFrame, k: int = 1) -> list[pl.DataFrame]:
+    """The frames without the items that lack k scored samples in one of those that hold them."""
+    short = pl.concat([frame.filter(pl.col("n") < k).select(KEY) for frame in frames]).unique()
+    return [frame.join(short, on=KEY, how="anti", maintain_order="left") for frame in frames]
 
 
 def _student(part: pl.DataFrame, confidence: float, replicates: int, seed: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -30,10 +30,10 @@ __all__ = [
     "curves",
     "difference",
     "distillation",
+    "endings",
     "four_way",
     "funnel",
     "headline",
-    "outcomes",
     "pass_rates",
     "training",
 ]
@@ -44,7 +44,13 @@ KS = "k (samples a problem, log2 scale)"
 SHARE = "share of problems"
 PERCENT = {"format": ".0%", "tickCount": 5}
 KEPT = ["kept", "removed"]
-ENDINGS = ["natural", "forced", "truncated"]
+ENDINGS = ["natural", "forced", "truncated", "empty"]
+
+CURVES = {
+    "pass@k": ("pass_at_k", "pass@k"),
+    "maj@k": ("majority", "Majority vote, maj@k"),
+    "best-of-k": ("best_of_k", "Best of k by mean log-probability"),
+}
 
 # Panel title, y axis with its unit, pattern over metric names; a metric goes to the first panel that matches.
 PANELS = (
@@ -237,122 +243,146 @@ def thinned(frame: pl.DataFrame) -> pl.DataFrame:
     return means.with_columns(smooth=smooth)
 
 
-def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()) -> Figure:
-    """`model, k, estimate, low, high`, a banded line a model on a log₂ axis; kind is "pass@k" or "maj@k".
+def _parts(frame: pl.DataFrame, *columns: str) -> Iterator[tuple[dict[str, str], pl.DataFrame]]:
+    """A part of the frame for each panel, and its title where there are several values to tell apart."""
+    several = [name for name in columns if frame[name].n_unique() > 1]
+    for values, part in frame.group_by(columns, maintain_order=True):
+        title = " · ".join(str(value) for name, value in zip(columns, values) if name in several)
+        yield ({"title": title} if title else {}), part
 
-    `models` fixes the colours, so that a model keeps its own from one figure to the next.
+
+def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()) -> Figure:
+    """`benchmark, model, k, estimate, low, high`: a panel a benchmark, a banded line a model on a log₂ axis.
+
+    Args:
+        kind: one of `CURVES`.
+        models: fixes the colours, so that a model keeps its own from one figure to the next.
     """
+    names = list(models) or ordered(frame, "model")
+    y = _share_axis(kind, frame)
+    axis = Log2Axis.over(frame, "k", KS)
+    panels = [
+        banded(part, axis, y, colour("model", names), shape("model", names)).properties(height=280, **title)
+        for title, part in _parts(frame, "benchmark")
+    ]
+    said = [
+        "; ".join([_of(title), *(f"{row['model']} {row['estimate']:.1%} at k = {row['k']}" for row in last.to_dicts())])
+        for title, part in _parts(frame, "benchmark")
+        for last in [part.group_by("model", maintain_order=True).last()]
+    ]
+    caption = "Bands are intervals over problems. " + " ".join(f"{text.removeprefix('; ')}." for text in said)
+    return Figure(*CURVES[kind], caption, panels, frame, columns=_columns(panels))
+
+
+def _share_axis(kind: str, frame: pl.DataFrame) -> Any:
+    """The y axis of a banded curve."""
     import altair as alt
 
-    names = list(models) or ordered(frame, "model")
-    y = alt.Y("low:Q", title=f"{kind} ({SHARE})", axis=PERCENT, scale=share_scale(frame["high"]))
-    axis = Log2Axis.over(frame, "k", KS)
-    chart = banded(frame, axis, y, colour("model", names), shape("model", names)).properties(height=280)
-    last = frame.filter(pl.col("k") == frame["k"].max())
-    values = ", ".join(f"{row['model']} {row['estimate']:.1%}" for row in last.to_dicts())
-    caption = f"Bands are intervals over problems. At k = {last['k'][0]}: {values}."
-    name, title = ("pass_at_k", "pass@k") if kind == "pass@k" else ("majority", "Majority vote, maj@k")
-    return Figure(name, title, caption, [chart], frame)
+    return alt.Y("low:Q", title=f"{kind} ({SHARE})", axis=PERCENT, scale=share_scale(frame["high"]))
+
+
+def _of(title: dict[str, str]) -> str:
+    return f"{title['title']}:" if title else ""
+
+
+def _columns(panels: Sequence[Any]) -> int:
+    return 2 if len(panels) > 1 else 1
 
 
 def difference(frame: pl.DataFrame) -> Figure:
-    """Trained minus base at every k, paired: `k, difference, low, high`; filled where it excludes 0."""
-    import altair as alt
+    """model - base at every k, paired, a panel a benchmark: `benchmark, model, base, k, difference, low, high`.
 
-    clear = (pl.col("low") > 0) | (pl.col("high") < 0)
-    verdict = pl.when(clear).then(pl.lit("interval excludes 0")).otherwise(pl.lit("interval includes 0"))
-    rows = frame.sort("k").with_columns(interval=verdict)
-    base = Log2Axis.over(rows, "k", KS).chart(rows)
-    axis = alt.Axis(labelExpr="format(100 * datum.value, '+.3~g')", tickCount=6)
-    y = alt.Y("low:Q", title="trained − base (percentage points)", axis=axis, scale=alt.Scale(zero=True))
-    band = base.mark_area(opacity=0.16).encode(y=y, y2="high:Q")
-    whiskers = base.mark_rule(opacity=0.4).encode(y=y, y2="high:Q")
-    line = base.mark_line(strokeWidth=2).encode(y="difference:Q")
-    domain = ["interval excludes 0", "interval includes 0"]
-    fill = alt.Fill("interval:N", scale=alt.Scale(domain=domain, range=["var(--blue)", "var(--paper)"]))
-    tooltip = ["k:Q", *percents("difference", "low", "high", sign="+"), "interval:N"]
-    points = base.mark_point(size=64, opacity=1, stroke="var(--blue)", strokeWidth=2)
-    points = points.encode(y="difference:Q", fill=fill, tooltip=tooltip)
-    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(style="reference").encode(y="y:Q")
-    chart = (band + zero + whiskers + line + points).properties(height=280)
-    return Figure("difference", "Difference of pass@k, paired", _crossings(rows), [chart], frame)
-
-
-def _crossings(rows: pl.DataFrame) -> str:
-    """In words: where the sign of the difference changes, and where its interval excludes 0."""
-    signs = rows.filter(pl.col("difference") != 0).select("k", "difference").rows()
-    flips = [f"between k = {a} and {b}" for (a, x), (b, y) in pairwise(signs) if x * y < 0]
-    text = "Above 0 the trained model solves more, below 0 the base. The point estimates "
-    text += f"cross {' and '.join(flips)}. " if flips else "do not cross. "
-    clear = rows.filter(pl.col("interval") == "interval excludes 0")["k"].to_list()
-    return text + (f"The interval excludes 0 at k = {', '.join(map(str, clear))}." if clear else "It never excludes 0.")
-
-
-def budgets(frame: pl.DataFrame) -> Figure:
-    """pass@k against the thinking budget (log₂, 0 apart): a panel a model, a line a k, one y axis for all.
-
-    Reads `model, budget, k, estimate, low, high`; with more than five ks, five spread evenly are drawn.
+    A point is filled where its interval excludes 0.
     """
     import altair as alt
 
+    rows = frame.sort("k", maintain_order=True).with_columns(series=pl.format("{} − {}", "model", "base"))
+    names, axis = ordered(rows, "series"), Log2Axis.over(rows, "k", KS)
+    ticks = alt.Axis(labelExpr="format(100 * datum.value, '+.3~g')", tickCount=6)
+    y = alt.Y("low:Q", title="difference (percentage points)", axis=ticks, scale=alt.Scale(zero=True))
+    tooltip = ["k:Q", "series:N", *percents("difference", "low", "high", sign="+")]
+    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(style="reference").encode(y="y:Q")
+    panels = []
+    for title, part in _parts(rows, "benchmark"):
+        base = axis.chart(part).encode(color=colour("series", names))
+        band, whiskers = (mark.encode(y=y, y2="high:Q") for mark in (
+            base.mark_area(opacity=0.16), base.mark_rule(opacity=0.4)))  # fmt: skip
+        line = base.mark_line(strokeWidth=2).encode(y="difference:Q")
+        point = base.mark_point(size=64, opacity=1, strokeWidth=2).encode(
+            y="difference:Q", shape=shape("series", names), tooltip=tooltip)  # fmt: skip
+        clear = point.transform_filter("datum.low > 0 || datum.high < 0").mark_point(filled=True, size=64, opacity=1)
+        open_ = point.mark_point(size=64, opacity=1, strokeWidth=2, fill="var(--paper)")
+        panels.append((band + zero + whiskers + line + open_ + clear).properties(height=280, **title))
+    caption = "Above 0 the first of the two solves more. Filled where the interval excludes 0."
+    return Figure("difference", "Difference of pass@k, paired", caption, panels, frame, columns=_columns(panels))
+
+
+def budgets(frame: pl.DataFrame) -> Figure:
+    """pass@k against the thinking budget (log₂, 0 apart): a panel a benchmark and model, a line a k, one y axis.
+
+    Reads `benchmark, model, budget, k, estimate, low, high`; with more than five ks, five spread evenly are drawn.
+    """
     ks = spread(sorted(set(frame["k"].to_list())), 5)
     names = [f"k = {k}" for k in ks]
     rows = frame.filter(pl.col("k").is_in(ks)).with_columns(series=pl.format("k = {}", "k"))
     axis = Log2Axis.over(frame, "budget", "thinking budget (tokens, log2 scale)")
-    scale = share_scale(frame["high"])
-    y = alt.Y("low:Q", title=f"pass@k ({SHARE})", axis=PERCENT, scale=scale)
+    y = _share_axis("pass@k", frame)
     colours = colour("series", names, [f"var(--ramp{i})" for i in spread(range(1, 6), len(ks))])
-    panels = []
-    for model in ordered(frame, "model"):
-        chart = banded(rows.filter(pl.col("model") == model), axis, y, colours, shape("series", names))
-        panels.append(chart.properties(height=280, title=model))
+    panels = [
+        banded(part, axis, y, colours, shape("series", names)).properties(height=280, **title)
+        for title, part in _parts(rows, "benchmark", "model")
+    ]
     caption = "Bands are intervals over problems."
     if (frame["budget"] == 0).any():
         caption += " Budget 0, no thinking at all, stands left of the dotted line."
-    return Figure("budgets", "Accuracy against thinking budget", caption, panels, frame, columns=2)
+    return Figure("budgets", "Accuracy against thinking budget", caption, panels, frame, columns=_columns(panels))
 
 
-def outcomes(frame: pl.DataFrame) -> Figure:
-    """Shares `natural, forced, truncated` by `model, budget` (counts are divided by their sum)."""
+def endings(frame: pl.DataFrame) -> Figure:
+    """Shares `natural, forced, truncated, empty` by `benchmark, model, budget` (counts are divided by their sum)."""
     import altair as alt
 
-    rows = frame.select("model", "budget", *ENDINGS).unique(maintain_order=True).sort("budget")
+    rows = frame.select("benchmark", "model", "budget", *ENDINGS).unique(maintain_order=True).sort("budget")
     total = pl.max_horizontal(pl.sum_horizontal(ENDINGS), pl.lit(1.0))
-    shares = rows.select("model", "budget", *[pl.col(name) / total for name in ENDINGS])
-    long = shares.unpivot(ENDINGS, index=["model", "budget"], variable_name="outcome", value_name="share")
-    long = long.with_columns(label=thousands("budget"), rank=pl.col("outcome").replace_strict(ENDINGS, [0, 1, 2]))
+    shares = rows.select("benchmark", "model", "budget", *[pl.col(name) / total for name in ENDINGS])
+    index = ["benchmark", "model", "budget"]
+    long = shares.unpivot(ENDINGS, index=index, variable_name="outcome", value_name="share")
+    long = _ranked(long.with_columns(label=thousands("budget")), "outcome", ENDINGS)
     x = alt.X("label:N", sort=None, title="thinking budget (tokens)", axis=alt.Axis(labelAngle=0))
     y = alt.Y("share:Q", title="share of samples", axis=PERCENT, scale=alt.Scale(domain=[0, 1]))
-    scale = alt.Scale(domain=ENDINGS, range=["var(--blue)", "var(--ramp1)", "var(--orange)"])
-    tooltip = ["label:N", "outcome:N", *percents("share")]
-    panels = []
-    for model in ordered(frame, "model"):
-        bars = alt.Chart(finite(long.filter(pl.col("model") == model)), title=model, height=170).mark_bar()
-        panels.append(bars.encode(x=x, y=y, color=alt.Color("outcome:N", scale=scale), order="rank:Q", tooltip=tooltip))
+    colours = [f"var(--{name})" for name in ("blue", "ramp1", "orange", "faint")]
+    scale, tooltip = alt.Scale(domain=ENDINGS, range=colours), ["label:N", "outcome:N", *percents("share")]
+    bars = [alt.Chart(finite(part), height=170, **title).mark_bar() for title, part in _parts(long, *index[:2])]
+    panels = [
+        bar.encode(x=x, y=y, color=alt.Color("outcome:N", scale=scale), order="rank:Q", tooltip=tooltip) for bar in bars
+    ]
     caption = (
         "Natural: the model ended its thinking. Forced: the budget ended it. Truncated: the answer itself was"
-        " cut and has no verdict. What is missing to 100% gave no answer."
+        " cut and has no verdict. Empty: there was no answer."
     )
-    return Figure("outcomes", "How thinking ended", caption, panels, rows, columns=2)
+    return Figure("endings", "How thinking ended", caption, panels, rows, columns=_columns(panels))
 
 
 def four_way(frame: pl.DataFrame) -> Figure:
-    """Items solved by both models, by one, or by neither: `cell, items`."""
+    """Items solved by both models, by one, or by neither, a panel a benchmark: `benchmark, cell, items`."""
     import altair as alt
 
-    total = int(frame["items"].sum())
-    share = (pl.col("items") * 100 / max(total, 1)).round(1)
-    rows = frame.with_columns(label=pl.format("{} ({}%)", thousands("items"), share))
-    room = max(*frame["items"].to_list(), 1) * 1.4  # right of the longest bar, for its label
-    axis = alt.Axis(tickMinStep=1, tickCount=5)
-    base = alt.Chart(finite(rows)).encode(
-        y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=150)),
-        x=alt.X("items:Q", title="items", axis=axis, scale=alt.Scale(domain=[0, room], nice=False)),
-        tooltip=["cell:N", _count("items")],
-    )
-    labels = base.mark_text(align="left", dx=6).encode(text="label:N")
-    chart = (base.mark_bar(height=16) + labels).properties(height=32 * frame.height)
-    return Figure("four_way", "Which items each model solves", f"{total:,} items.", [chart], frame)
+    total = pl.col("items").sum().over("benchmark")
+    share = (pl.col("items") * 100 / pl.max_horizontal(total, pl.lit(1))).round(1)
+    label = pl.format("{} ({}%)", thousands("items"), share)
+    rows = frame.with_columns(pl.col("items").cast(pl.Float64).round(1)).with_columns(label=label)
+    axis, panels = alt.Axis(tickMinStep=1, tickCount=5), []
+    for title, part in _parts(rows, "benchmark"):
+        room = max(*part["items"].to_list(), 1) * 1.4  # right of the longest bar, for its label
+        base = alt.Chart(finite(part)).encode(
+            y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=150)),
+            x=alt.X("items:Q", title="items", axis=axis, scale=alt.Scale(domain=[0, room], nice=False)),
+            tooltip=["cell:N", _count("items")],
+        )
+        labels = base.mark_text(align="left", dx=6).encode(text="label:N")
+        panels.append((base.mark_bar(height=16) + labels).properties(height=32 * part.height, **title))
+    caption = "Expected counts over which samples are drawn, at the largest k that all items allow."
+    return Figure("four_way", "Which items each model solves", caption, panels, frame, columns=_columns(panels))
 
 
 def distillation(frame: pl.DataFrame) -> Figure:

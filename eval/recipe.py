@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from assay.pipelines.recipe import Benchmark
+from assay.eval.benchmarks import Exam, declared
 from assay.pipelines.settings import LocalPath, ModelName, Section
 
-__all__ = ["Budgets", "EvaluateRecipe", "EvaluatedModel"]
+__all__ = ["Budgets", "EvaluateRecipe", "EvaluatedModel", "TrainingSet"]
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -21,13 +21,29 @@ class EvaluatedModel(Section):
     """In reports. The first model of a recipe is the base that the others are compared with."""
     path: ModelName
     """Folder, or name on the Hub."""
+    role: Literal["compared", "control", "teacher", "before", "after"] = "compared"
+    """`control`: trained on random rewards, to tell a real gain from a spurious one. `teacher`, `before` and `after`
+    (one or several students) ask for the distillation table."""
+
+
+class TrainingSet(Section):
+    """What the models were trained on, to look for benchmark items in it."""
+
+    store: LocalPath
+    """The store of the refresh."""
+    snapshot: str = "latest"
+    """The snapshot trained on: an id, its beginning, or latest."""
+    tasks: tuple[str, ...] = ()
+    """Benchmarks of the trained task; a loss on any other one is called forgetting."""
 
 
 class Budgets(Section):
     """The thinking-budget sweep."""
 
     tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """Budgets of thinking, tokens; 0 is the direct mode. None given: no sweep."""
+    """Budgets of thinking, tokens; 0 is the direct mode. Those of the benchmarks when not given; none: no sweep."""
+    procedure: Literal["reuse", "vllm"] = "reuse"
+    """`reuse`: one long generation serves all budgets. `vllm`: its own `thinking_token_budget`, each budget anew."""
     samples: Count = 4
     """Samples of every item at every budget."""
     items: Count | None = None
@@ -36,13 +52,21 @@ class Budgets(Section):
     """For pass@k at every budget."""
     answer_tokens: Count = 512
     """Longest answer after the thinking, at every budget."""
+    stop: Literal["qwen3", "s1"] = "qwen3"
+    """Whose words end a thinking that the budget cuts: Qwen3's sentence, or s1's "Final Answer:"."""
     stop_text: str | None = None
-    """Ends a thinking that the budget cuts; by default Qwen3's sentence."""
+    """Other words for it; they must hold the end of thinking."""
+    extensions: Annotated[int, Field(ge=0)] = 0
+    """How often an end of thinking within the largest budget is replaced by `wait_text` (s1)."""
+    wait_text: str = "Wait"
+    """What makes the model think on."""
 
     @model_validator(mode="after")
     def _enough(self) -> Budgets:
         if self.ks and max(self.ks) > self.samples:
             raise ValueError(f"k = {max(self.ks)} needs as many samples, and there are {self.samples}")
+        if self.procedure == "vllm" and self.extensions:
+            raise ValueError("vLLM's procedure has no extensions; use procedure = 'reuse'")
         return self
 
 
@@ -56,9 +80,11 @@ class EvaluateRecipe(Section):
     variables: dict[str, str] = Field(default={})
     """Texts for `${name}`."""
     models: Annotated[tuple[EvaluatedModel, ...], Field(min_length=1)]
-    benchmarks: Annotated[tuple[Benchmark, ...], Field(min_length=1)]
+    benchmarks: Annotated[tuple[Exam, ...], Field(min_length=1)]
+    training_set: TrainingSet | None = None
+    """Where to look for benchmark items that were trained on."""
     samples: Count = 16
-    """Of every item."""
+    """Of every item; given, it counts before what declarations say."""
     items: Count | None = None
     """Only the first so many items of every benchmark; all when not given."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -78,3 +104,22 @@ class EvaluateRecipe(Section):
     seed: int = 0
     """Every sample's own seed derives from it."""
     budgets: Budgets = Budgets()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
+            return data
+        given = [name for name in ("samples",) if name in data]
+        given += ["budgets"] if "tokens" in (data.get("budgets") or {}) or "budgets" not in data else []
+        return {**data, "benchmarks": [declared(entry, given) for entry in data["benchmarks"]]}
+
+    @model_validator(mode="after")
+    def _roles(self) -> EvaluateRecipe:
+        names = [exam.name for exam in self.benchmarks]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"two benchmarks are called {', '.join(sorted(twice))}; give each a name of its own")
+        needed = {"teacher", "before", "after"}
+        if (roles := {model.role for model in self.models} & needed) not in (set(), needed):
+            raise ValueError(f"distillation needs teacher, before and after; found {', '.join(sorted(roles))}")
+        return self

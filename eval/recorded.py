@@ -1,8 +1,8 @@
 """Correctness that somebody else recorded, read into the statistics of this package: no model, no grading.
 
-One row an item (a list of verdicts, or the counts n and c) or one row a sample (a single verdict), in JSONL,
-JSON or Parquet; JSON may also map items to verdicts, to counts or to records, alone or inside a larger
-object.
+One row an item (a list of verdicts, the counts n and c, or the share of n that is correct) or one row a sample (a
+single verdict), in JSONL, JSON or Parquet; JSON may also map items to verdicts, to counts or to records, or models to
+shares by item, alone or inside a larger object.
 """
 
 import json
@@ -27,6 +27,7 @@ ROLES: dict[str, tuple[str, ...]] = {
              "doc_id"),
     "n": ("n", "num_samples", "num_samples_total", "total"),
     "c": ("c", "num_correct", "num_samples_correct", "n_correct", "correct", "solved"),
+    "rate": ("pass@1", "pass_rate", "rate", "accuracy", "acc"),
     "correct": ("correct", "is_correct", "correctness", "passed", "pass", "flags", "status", "verdict",
                 "score", "scores"),
     "scores": ("pred_score", "pred_scores", "rm_score", "rm_scores", "reward", "rewards", "score", "scores"),
@@ -52,7 +53,7 @@ def read(path: str | Path, columns: Mapping[str, str] | None = None,
     Args:
         path: `.jsonl`, `.json` or `.parquet`.
         columns: which column plays which of `ROLES`; the others are found by their names and contents.
-        samples: n of every item, where only c was recorded.
+        samples: n of every item, where only c was recorded, or a share of them (per cent where one exceeds 1).
 
     Returns:
         `group, item, taken, n, c, correct, answers, scores`: `n` of the `taken` samples are scored. The lists
@@ -146,6 +147,8 @@ def _inside(data: object) -> Iterator[list[Row]]:
         yield data
     if not isinstance(data, dict) or not data:
         return
+    if all(isinstance(value, dict) and value and all(map(_is_number, value.values())) for value in data.values()):
+        yield [{"model": model, "item": item, "rate": rate} for model, by in data.items() for item, rate in by.items()]
     if all(isinstance(value, dict) for value in data.values()):
         yield [{"item": item, **value} for item, value in data.items()]
     elif all(isinstance(value, list) for value in data.values()):
@@ -165,14 +168,17 @@ def _roles(rows: list[Row], named: dict[str, str], samples: int | None) -> dict[
     for role, names in ROLES.items():
         fits = [have[_fold(name)] for name in names if _fold(name) in have]
         fits = [column for column in fits if column not in found.values() and _fits(role, rows, column)]
-        if role not in found and fits and not (role == "c" and "n" not in found and not samples):
+        needs_n = role == "c" or (role == "rate" and "c" not in found)
+        if role not in found and fits and not (needs_n and "n" not in found and not samples):
             found[role] = fits[0]
-    counted = "c" in found and ("n" in found or samples)
+    if "c" in found:
+        found.pop("rate", None)
+    counted = ("c" in found or "rate" in found) and ("n" in found or samples)
     if counted and "correct" in found and not isinstance(rows[0][found["correct"]], list):
         del found["correct"]  # counts say more than a single verdict beside them
     if "correct" not in found and not counted:
         raise ValueError(f"no verdicts in the columns {', '.join(rows[0])}; name the column that holds them "
-                         "(correct=...), or two with counts (n=..., c=...), or c and the number of samples.")
+                         "(correct=...), or two with counts (n=..., c=...), or c or rate and the number of samples.")
     return found
 
 
@@ -181,6 +187,8 @@ def _fits(role: str, rows: list[Row], column: str) -> bool:
     values = [row.get(column) for row in rows[:100]]
     if role in ("item", "group"):
         return not any(isinstance(value, (list, dict)) for value in values)
+    if role == "rate":
+        return all(_is_number(value) and 0 <= value <= 100 for value in values)
     if role in ("n", "c"):
         return all(isinstance(v, (int, float)) and not isinstance(v, bool) and v % 1 == 0 for v in values)
     flat = [entry for value in values for entry in (value if isinstance(value, list) else [value])]
@@ -194,8 +202,11 @@ def _fits(role: str, rows: list[Row], column: str) -> bool:
 def _items(rows: list[Row], roles: dict[str, str], samples: int | None) -> list[Row]:
     """One row an item: rows with lists or counts as they are, single verdicts gathered."""
     merged: dict[tuple[str, str], Row] = {}
+    percent = "rate" in roles and max(row[roles["rate"]] for row in rows) > 1
     for i, row in enumerate(rows):
         get = {role: row.get(column) for role, column in roles.items()}
+        if "rate" in get:
+            get["c"] = _counted_of(get["rate"] / (100 if percent else 1), int(get.get("n") or samples or 0))
         key = (str(get.get("group", "")), str(get.get("item", i)))
         new = _item(get, samples)
         old = merged.setdefault(key, new)
@@ -210,6 +221,16 @@ def _items(rows: list[Row], roles: dict[str, str], samples: int | None) -> list[
             else:
                 old[part].extend(new[part])
     return [{"group": group, "item": item, **_counted(row)} for (group, item), row in merged.items()]
+
+
+def _counted_of(share: float, n: int) -> int:
+    if abs(share * n - round(share * n)) > 0.01:
+        raise ValueError(f"a share of {share:g} of {n} samples is no whole number; give the right number of samples.")
+    return round(share * n)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _item(get: Row, samples: int | None) -> Row:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from assay.eval.checks import checks, comparisons, points
+
 if TYPE_CHECKING:
     from assay.eval.charts import Figure
 
@@ -23,28 +25,33 @@ __all__ = ["ReportData", "write_report"]
 
 MAX_SAMPLES = 200  # in the page; all of them are in data/samples.parquet
 MAX_CHARS = 12_000  # of a completion in the page: its middle is left out
-RATIO_LIMIT = 1e-4  # the first step of an on-policy run must have ratio 1 up to this
-TRUNCATED_LIMIT = 0.05  # beyond it, a budget's accuracy says as much about the answer's room as about the model
 
 COLUMNS = {
     "funnel": ("filter", "rows_in", "rows_out", "reasons"),
     "pass_rates": ("problem_id", "pass_rate", "kept"),
     "steps": ("step", "metric", "value"),
-    "curves": ("model", "k", "estimate", "low", "high"),
-    "difference": ("k", "difference", "low", "high"),
-    "budgets": ("model", "budget", "k", "estimate", "low", "high", "natural", "forced", "truncated"),
-    "majority": ("model", "k", "estimate", "low", "high"),
-    "four_way": ("cell", "items"),
+    "curves": ("benchmark", "model", "k", "estimate", "low", "high"),
+    "difference": ("benchmark", "model", "base", "k", "items", "difference", "low", "high", "mdd", "p",
+                   "crossing", "crossing_low", "crossing_high"),
+    "budgets": ("benchmark", "model", "budget", "k", "estimate", "low", "high", "natural", "forced", "truncated",
+                "empty"),
+    "majority": ("benchmark", "model", "k", "estimate", "low", "high"),
+    "best": ("benchmark", "model", "k", "estimate", "low", "high"),
+    "four_way": ("benchmark", "cell", "items"),
+    "outcomes": ("benchmark", "model", "items", "samples", "unscored"),
+    "benchmarks": ("benchmark", "items", "revision", "hash", "contaminated"),
     "distillation": ("task", "model", "accuracy", "low", "high", "tokens"),
     "samples": ("problem_id", "problem", "gold", "model", "completion", "status", "reason", "tokens", "tags"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ReportData:
     """What a report can show; a part that is None (or a frame without rows) has no section.
 
-    `COLUMNS` names the columns. Shares (`pass_rate`, `estimate`, `accuracy`, `natural`, ...) are in [0, 1];
+    `COLUMNS` names the columns; `difference` is of `comparison.compare_pass_at_k`, `outcomes` counts every status of
+    the samples, `benchmarks` says what was evaluated on and how many of its items stand in the training set (null: not
+    looked). Shares (`pass_rate`, `estimate`, `accuracy`, `natural`, ...) are in [0, 1];
     `reasons` is JSON (reason -> rows); `tags` is a list of strings or a string.
 
     Raises:
@@ -60,6 +67,9 @@ class ReportData:
     difference: pl.DataFrame | None = None
     budgets: pl.DataFrame | None = None
     majority: pl.DataFrame | None = None
+    best: pl.DataFrame | None = None
+    outcomes: pl.DataFrame | None = None
+    benchmarks: pl.DataFrame | None = None
     four_way: pl.DataFrame | None = None
     distillation: pl.DataFrame | None = None
     samples: pl.DataFrame | None = None
@@ -86,8 +96,9 @@ def write_report(data: ReportData, folder: Path, title: str) -> Path:
     for figure in figures.values():
         (folder / "plots" / f"{figure.name}.png").write_bytes(png(figure))
         _write_numbers(figure.numbers, folder / "data" / figure.name)
-    if data.samples is not None:
-        _write_numbers(data.samples, folder / "data" / "samples")
+    for name in ("samples", "outcomes", "benchmarks"):
+        if (frame := getattr(data, name)) is not None:
+            _write_numbers(frame, folder / "data" / name)
     page = folder / "report.html"
     page.write_text(_render(data, figures, title), encoding="utf-8")
     return page
@@ -113,8 +124,9 @@ def _figures(data: ReportData) -> dict[str, Figure]:
         "difference": (data.difference, plots.difference),
         "four_way": (data.four_way, plots.four_way),
         "budgets": (data.budgets, plots.budgets),
-        "outcomes": (data.budgets, plots.outcomes),
+        "endings": (data.budgets, plots.endings),
         "majority": (data.majority, lambda frame: plots.curves(frame, "maj@k", models)),
+        "best_of_k": (data.best, lambda frame: plots.curves(frame, "best-of-k", models)),
         "distillation": (data.distillation, plots.distillation),
     }
     return {name: make(frame) for name, (frame, make) in makers.items() if frame is not None}
@@ -145,92 +157,6 @@ def _headline(summary: Mapping[str, Any] | None) -> pl.DataFrame | None:
 
 
 # ---------------------------------------------------------------------------- what the numbers say, in words
-
-
-@dataclass(frozen=True)
-class Check:
-    """One reason to believe the result or to doubt it; `verdict` is good, open or bad."""
-
-    verdict: str
-    claim: str
-    evidence: str
-
-
-def checks(data: ReportData) -> list[Check]:
-    """The claims that the data can support or refute, each with its evidence."""
-    found = [_agreement(data.summary), _gain(data), _coverage(data.difference), _contamination(data.funnel)]
-    return [check for check in [*found, _truncation(data.budgets)] if check]
-
-
-def _agreement(summary: Mapping[str, Any] | None) -> Check | None:
-    error = ((summary or {}).get("training") or {}).get("ratio_error_first_step")
-    if error is None:
-        return None
-    good = abs(error) <= RATIO_LIMIT
-    claim = "Sampler and trainer agree" if good else "Sampler and trainer disagree: the updates were biased"
-    return Check("good" if good else "bad", claim, f"ratio error {error:.2g} at the first step, limit {RATIO_LIMIT:g}")
-
-
-def _gain(data: ReportData) -> Check | None:
-    """The paired difference of pass@1: from the summary, else from the row k = 1."""
-    found = ((data.summary or {}).get("evaluation") or {}).get("difference_pass@1")
-    if not found and data.difference is not None:
-        rows = data.difference.filter(pl.col("k") == 1).rename({"difference": "value"}).to_dicts()
-        found = rows[0] if rows else None
-    if not found:
-        return None
-    claims = {
-        "good": "pass@1 rose by more than chance explains",
-        "open": "No change of pass@1 is shown: the interval includes 0",
-        "bad": "pass@1 fell by more than chance explains",
-    }
-    verdict = _sign(found["low"], found["high"])
-    return Check(verdict, claims[verdict], f"{points(found)}, paired over the same problems")
-
-
-def _coverage(difference: pl.DataFrame | None) -> Check | None:
-    """The difference at the greatest k: does training reach new problems, or only sharpen?"""
-    if difference is None or difference["k"].max() == 1:
-        return None
-    row = difference.sort("k").row(-1, named=True)
-    claims = {
-        "good": f"The trained model also solves more at k = {row['k']}: new problems, not only surer ones",
-        "open": f"No difference at k = {row['k']} is shown: the gain may be sharpening alone",
-        "bad": f"The base solves more at k = {row['k']}: training narrowed what the model reaches",
-    }
-    verdict = _sign(row["low"], row["high"])
-    return Check(verdict, claims[verdict], points({**row, "value": row["difference"]}))
-
-
-def _contamination(funnel: pl.DataFrame | None) -> Check | None:
-    if funnel is None:
-        return None
-    rows = funnel.filter(pl.col("filter").str.contains("contamination"))
-    if rows.is_empty():
-        return Check("bad", "Nothing looked for benchmark items in the training set", "the funnel has no such filter")
-    removed = int((rows["rows_in"] - rows["rows_out"]).sum())
-    return Check("good", "Benchmark items were looked for and removed", f"{removed:,} rows removed")
-
-
-def _truncation(budgets: pl.DataFrame | None) -> Check | None:
-    if budgets is None:
-        return None
-    total = pl.max_horizontal(pl.sum_horizontal("natural", "forced", "truncated"), pl.lit(1.0))
-    worst = budgets.select("model", "budget", share=pl.col("truncated") / total).sort("share").row(-1, named=True)
-    few = worst["share"] <= TRUNCATED_LIMIT
-    claim = "Few answers were cut short" if few else "Many answers were cut short: they have no verdict"
-    where = f"at most {worst['share']:.1%} ({worst['model']}, budget {worst['budget']:,})"
-    return Check("good" if few else "open", claim, where)
-
-
-def _sign(low: float, high: float) -> str:
-    return "good" if low > 0 else "bad" if high < 0 else "open"
-
-
-def points(value: Mapping[str, Any]) -> str:
-    """A difference of shares with its interval, in percentage points."""
-    middle, low, high = (f"{100 * value[key]:+.1f}".replace("-", "−") for key in ("value", "low", "high"))
-    return f"{middle} points [{low}, {high}]"
 
 
 def percent(value: Mapping[str, Any]) -> str:
@@ -286,7 +212,7 @@ def duration(seconds: float) -> str:
 
 
 def distilled(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Each task with its rows (`models`) and `gap`, (after - before) / (teacher - before) or None."""
+    """Each task with its rows (`models`), each with a `note` in words where the row has the columns of a student."""
     tasks = []
     for task in frame["task"].unique(maintain_order=True):
         rows = frame.filter(pl.col("task") == task).to_dicts()
@@ -294,8 +220,19 @@ def distilled(frame: pl.DataFrame) -> list[dict[str, Any]]:
         teacher, before, after = (of.get(name) for name in ("teacher", "student before", "student after"))
         known = None not in (teacher, before, after) and teacher > before  # type: ignore[operator]
         gap = (after - before) / (teacher - before) if known else None  # type: ignore[operator]
-        tasks.append({"task": task, "models": rows, "gap": gap})
+        tasks.append({"task": task, "models": [row | {"note": _gained(row)} for row in rows], "gap": gap})
     return tasks
+
+
+def _gained(row: Mapping[str, Any]) -> str:
+    """A student's change in words; empty for the others."""
+    if row.get("gain") is None:
+        return ""
+    change = {"value": row["gain"], "low": row["gain_low"], "high": row["gain_high"]}
+    said = [f"{points(change)}, {row['gained']} items gained, {row['lost']} lost (p = {row['p']:.2g})"]
+    if row["gap_low"] is not None:
+        said.append(f"of the gap {row['gap_recovered']:.0%} [{row['gap_low']:.0%}, {row['gap_high']:.0%}]")
+    return "; ".join(said + ["forgotten"] * bool(row["forgotten"])).replace("-", "−")
 
 
 # ------------------------------------------------------------------------------------------ samples to read
@@ -364,6 +301,7 @@ def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
         figures=figures,
         cards=cards(data.summary or {}),
         checks=checks(data),
+        comparisons=comparisons(data.difference),
         tasks=distilled(data.distillation) if data.distillation is not None else [],
         problems=problems,
         samples_note=note,

@@ -12,26 +12,29 @@ forcing.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
 
 from assay.eval.intervals import share_mean
 from assay.eval.pass_at_k import pass_at_k
-from assay.pipelines.engines import Completion, Engine, OnDone, Request, Sampling
+from assay.eval.sampler import Sampler, Wanted
+from assay.pipelines.engines import Completion, Engine, OnDone, Sampling
 from assay.pipelines.errors import EngineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["OUTCOMES", "QWEN3_STOP", "Grader", "seed_of", "summarise", "sweep"]
+    from assay.pipelines.store import Store
+
+__all__ = ["OUTCOMES", "QWEN3_STOP", "STOPS", "Cost", "Grader", "cost", "summarise", "sweep"]
 
 QWEN3_STOP = ("\n\nConsidering the limited time by the user, I have to give the solution based on the "
               "thinking directly now.\n</think>\n\n")
+STOPS = {"qwen3": QWEN3_STOP, "s1": "\n</think>\n\nFinal Answer:"}
 PLAIN = Sampling()
 OUTCOMES = ("natural", "forced", "truncated", "empty")
 SCHEMA = {"problem_id": pl.String, "budget": pl.Int32, "sample": pl.Int32, "outcome": pl.String,
@@ -50,7 +53,8 @@ class Grader(Protocol):
 def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int, *, verifier: Grader,
           answer_tokens: int, sampling: Sampling = PLAIN, stop_text: str = QWEN3_STOP,
           think_end: str = "</think>", extensions: int = 0, wait_text: str = "Wait",
-          instruction: str | None = None, seed: int = 0, on_done: OnDone | None = None) -> pl.DataFrame:
+          instruction: str | None = None, seed: int = 0, on_done: OnDone | None = None,
+          store: Store | None = None, procedure: str = "reuse") -> pl.DataFrame:
     """Every problem, n samples, at every budget.
 
     A sample at a budget is the same whatever other budgets are asked for, as long as the engine's completion
@@ -59,12 +63,14 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
     Args:
         problems: `id, problem, answer`. budgets: thinking tokens, those of the opening tag included where the
         model writes it; 0 is direct mode. n: samples a problem and budget. verifier: grades the answer, the
-        text behind the end of thinking, against `answer`. answer_tokens: the answer's own limit, at every
-        budget. sampling: its `max_tokens` is not used. stop_text: ends an unended thinking; appended as token
-        ids. extensions: how often an end of thinking within the largest budget is replaced by `wait_text`,
-        whose tokens
-            count towards the budget.
-        on_done: sees every completion as the engine finishes it.
+        text behind the end of thinking, against `answer`. answer_tokens: the limit of an answer after a
+        thinking, at every budget; one without any thinking has the budget itself. sampling: its `max_tokens` is not
+        used. stop_text: ends an unended thinking; appended as token ids. extensions: how often an end of thinking
+        within the largest budget is replaced by `wait_text`, whose tokens count towards the budget. on_done: sees
+        every completion as the engine finishes it. store: where completions are recorded and looked up, so that a
+        sweep that was cut off goes on; the long generations are those of mode `think` with `max_tokens` of the
+        largest budget and an answer. procedure: `reuse`, or `vllm`: its own `thinking_token_budget`, every budget
+        anew, on an engine that was started with this `stop_text`.
 
     Returns:
         One row a problem, budget and sample: `problem_id, budget, sample`; `outcome`: natural (the model
@@ -77,19 +83,44 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
 
     Raises:
         ValueError: no budgets, a negative one, n or answer_tokens below 1, duplicate ids.
-        EngineError: a prompt, the largest budget and the answer do not fit into the engine's `max_model_len`.
+        EngineError: a prompt, the largest budget and the answer do not fit into the engine's `max_model_len`; or the
+            tokens of the rows are not those that the engine handed out.
     """
-    levels = _check(problems, budgets, n, answer_tokens)
-    job = _Sweep(engine, sampling, answer_tokens, stop_text, think_end, wait_text, instruction, seed, on_done)
-    answers = job.direct(problems, n) if levels[0] == 0 else []
-    if levels[-1] > 0:
+    levels, sampler = _check(problems, budgets, n, answer_tokens), Sampler(engine, store, seed, on_done)
+    job = _Sweep(sampler, sampling, answer_tokens, stop_text, think_end, wait_text, instruction)
+    answers, thinking = job.direct(problems, n) if levels[0] == 0 else [], [b for b in levels if b > 0]
+    if procedure == "vllm":
+        answers += [a for budget in thinking for a in job.engines_own(problems, n, budget)]
+    elif thinking:
         chains = job.chains(problems, n, levels[-1])
         for turn in range(extensions):
             job.extend(chains, levels[-1], turn)
-        answers += job.answers(chains, [b for b in levels if b > 0])
+        answers += job.answers(chains, thinking)
+    if (stated := sum(a.new for a in answers)) != sampler.tokens:
+        raise EngineError(f"the sweep's rows count {stated:,} new tokens and its completions hold {sampler.tokens:,}")
     golds = dict(zip(problems["id"], problems["answer"]))
     rows = _graded(sorted(answers, key=lambda a: (a.problem, a.budget, a.sample)), golds, verifier)
     return pl.DataFrame(rows, schema=SCHEMA)
+
+
+class Cost(NamedTuple):
+    """Tokens a sweep sampled, those of its longest budget alone, and of every budget generated anew."""
+
+    sampled: int
+    longest: int
+    anew: int
+
+    def __str__(self) -> str:
+        times = [f"{count / self.longest:.2f}" for count in (self.sampled, self.anew)]
+        return (f"{self.sampled:,} tokens sampled, {times[0]} times the longest budget alone ({self.longest:,}); "
+                f"each budget anew: {self.anew:,}, {times[1]} times")
+
+
+def cost(samples: pl.DataFrame) -> Cost:
+    """What the rows of a `sweep` cost, recorded completions included."""
+    longest = samples.filter(pl.col("budget") == pl.col("budget").max())
+    return Cost(*(int(frame[name].to_numpy().sum()) for frame, name in
+                  ((samples, "new_tokens"), (longest, "anew_tokens"), (samples, "anew_tokens"))))  # fmt: skip
 
 
 def summarise(samples: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> pl.DataFrame:
@@ -114,12 +145,6 @@ def summarise(samples: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95
             n=pl.col("status").is_in(["correct", "wrong"]).sum())
         rows += [{"budget": budget, "k": k, **_pass(items, k, confidence), **_shares(part)} for k in ks]
     return pl.DataFrame(rows).sort("budget", "k").with_columns(pl.selectors.float().fill_nan(None))
-
-
-def seed_of(*parts: object) -> int:
-    """A seed below 2^63 that depends on every part and on nothing else, such as the order of the requests."""
-    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass
@@ -169,29 +194,55 @@ class _Answer:
 class _Sweep:
     """What every sample of one sweep shares, and the waves of requests to the engine."""
 
-    engine: Engine
+    sampler: Sampler
     sampling: Sampling
     answer_tokens: int
     stop_text: str
     think_end: str
     wait_text: str
     instruction: str | None
-    seed: int
-    on_done: OnDone | None
+
+    @property
+    def engine(self) -> Engine:
+        return self.sampler.engine
 
     def direct(self, problems: pl.DataFrame, n: int) -> list[_Answer]:
         """Budget 0: the prompt holds an empty thinking block, all that comes is the answer."""
-        prompts = [(id, i, prompt) for id, prompt in self._prompts(problems, "direct", 0) for i in range(n)]
-        done = self._generate((f"{id}/0/{i}", prompt, self.answer_tokens, ("budget=0", id, i))
-                              for id, i, prompt in prompts)
-        return [self._answer(id, 0, i, False, 0, 0, c.token_ids, c.finish_reason == "length",
-                             len(c.token_ids), len(c.token_ids)) for (id, i, _), c in zip(prompts, done)]
+        wanted = [self._wanted(id, i, "direct", prompt, self.answer_tokens)
+                  for id, prompt in self._prompts(problems, "direct", 0) for i in range(n)]
+        return [self._answer(w.problem, 0, w.sample, False, 0, 0, c.token_ids, c.finish_reason == "length",
+                             len(c.token_ids), len(c.token_ids))
+                for w, c in zip(wanted, self.sampler.complete(wanted))]
+
+    def engines_own(self, problems: pl.DataFrame, n: int, budget: int) -> list[_Answer]:
+        """Every sample at `budget` in one request: the engine counts the thinking and forces the stop text.
+
+        vLLM counts from behind the opening tag, this sweep from the first token that the model writes.
+        """
+        stop, out = self._encode(self.stop_text), []
+        open_tag = self.think_end.replace("/", "")
+        for id, prompt in self._prompts(problems, "think", budget):
+            opened = open_tag in self.engine.tokenizer.decode(prompt[-8:], skip_special_tokens=False)
+            limit = replace(self.sampling, max_tokens=budget + len(stop) + self.answer_tokens,
+                            thinking_budget=budget - (0 if opened else len(self._encode(open_tag))))
+            out += [Wanted(id, i, f"budget={budget}", prompt, limit, f" vllm {self.stop_text}") for i in range(n)]
+        return [self._engines_answer(w, c, budget, stop) for w, c in zip(out, self.sampler.complete(out))]
+
+    def _engines_answer(self, w: Wanted, c: Completion, budget: int, stop: list[int]) -> _Answer:
+        forced, size = list(c.token_ids[budget : budget + len(stop)]) == stop, len(c.token_ids)
+        chain = _Chain(w.problem, w.sample, w.prompt, list(c.token_ids), c.finish_reason == "stop", sampled=size)
+        chain.end = _find(self.engine.tokenizer, chain.ids, self.think_end)
+        if not forced:
+            return self._own_end(chain, budget, budget)
+        answer = chain.ids[budget + len(stop):]
+        return self._answer(w.problem, budget, w.sample, True, budget, budget + len(stop), answer,
+                            not chain.finished, size, size)
 
     def chains(self, problems: pl.DataFrame, n: int, budget: int) -> list[_Chain]:
         """The long generations: `budget` tokens of thinking, and room for the answer if thinking ended."""
         prompts = self._prompts(problems, "think", budget)
         chains = [_Chain(id, i, prompt) for id, prompt in prompts for i in range(n)]
-        self._grow(chains, budget, 0)
+        self._grow(chains, budget, "think")
         return chains
 
     def extend(self, chains: list[_Chain], budget: int, turn: int) -> None:
@@ -204,14 +255,15 @@ class _Sweep:
             chain.ids, chain.end, chain.finished = chain.ids[:begin] + wait, None, False
             chain.waits.append((begin, begin + len(wait)))
             growing += [chain] if len(chain.ids) < budget else []
-        self._grow(growing, budget, turn + 1)
+        self._grow(growing, budget, f"wait={turn + 1}")
 
     def answers(self, chains: list[_Chain], budgets: list[int]) -> list[_Answer]:
         """Every chain at every budget; only the answers to a forced end are sampled."""
         stop = self._encode(self.stop_text)
         forced = [(c, b) for c in chains for b in budgets if c.forced_at(b)]
-        done = self._generate((f"{c.problem}/{b}/{c.sample}", c.prompt + c.ids[:b] + stop, self.answer_tokens,
-                               (f"budget={b}", c.problem, c.sample)) for c, b in forced)
+        done = self.sampler.complete([
+            self._wanted(c.problem, c.sample, f"budget={b}", c.prompt + c.ids[:b] + stop, self.answer_tokens)
+            for c, b in forced])
         out = [self._own_end(c, b, budgets[-1]) for c in chains for b in budgets if not c.forced_at(b)]
         for (c, b), answer in zip(forced, done):
             size = len(answer.token_ids)
@@ -221,10 +273,11 @@ class _Sweep:
         return out
 
     def _own_end(self, c: _Chain, budget: int, largest: int) -> _Answer:
-        """A thinking that ended within the budget: the answer is what follows it, up to its limit."""
+        """A turn that the model ended, or whose thinking it did: the answer is what follows, up to its limit."""
         begin = c.end[1] if c.end is not None else len(c.ids) if self._inside(c) else 0
-        answer = c.ids[begin : begin + self.answer_tokens]
-        cut = not c.finished or len(c.ids) > begin + self.answer_tokens
+        limit = budget if c.end is None else self.answer_tokens
+        answer = c.ids[begin : begin + limit]
+        cut = not c.finished or len(c.ids) > begin + limit
         return self._answer(c.problem, budget, c.sample, False, begin, begin, answer, cut,
                             c.sampled if budget == largest else 0, c.cost(begin + len(answer)))
 
@@ -239,20 +292,18 @@ class _Sweep:
         return _Answer(problem, budget, sample, forced, thinking, before + len(ids), len(ids), cut, new, anew,
                        text)
 
-    def _grow(self, chains: list[_Chain], budget: int, turn: int) -> None:
+    def _grow(self, chains: list[_Chain], budget: int, mode: str) -> None:
         """Generate on from what each chain has, to the budget and an answer beyond it."""
-        room, name = budget + self.answer_tokens, f"think{turn}"
-        done = self._generate((f"{c.problem}/{name}/{c.sample}", c.prompt + c.ids, room - len(c.ids),
-                               (name, c.problem, c.sample)) for c in chains)
+        room = budget + self.answer_tokens
+        done = self.sampler.complete([
+            self._wanted(c.problem, c.sample, mode, c.prompt + c.ids, room - len(c.ids)) for c in chains])
         for c, completion in zip(chains, done):
             c.ids = c.ids + list(completion.token_ids)
             c.finished, c.sampled = completion.finish_reason == "stop", c.sampled + len(completion.token_ids)
             c.end = _find(self.engine.tokenizer, c.ids, self.think_end)
 
-    def _generate(self, wanted: Iterable[tuple[str, list[int], int, tuple[object, ...]]]) -> list[Completion]:
-        requests = [Request(key, prompt, replace(self.sampling, max_tokens=limit), seed_of(self.seed, *parts))
-                    for key, prompt, limit, parts in wanted]
-        return self.engine.generate(requests, self.on_done) if requests else []
+    def _wanted(self, problem: str, sample: int, mode: str, prompt: list[int], limit: int) -> Wanted:
+        return Wanted(problem, sample, mode, prompt, replace(self.sampling, max_tokens=limit))
 
     def _prompts(self, problems: pl.DataFrame, mode: str, budget: int) -> Iterator[tuple[str, list[int]]]:
         from assay.pipelines.prompts import render

@@ -2,73 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 
-from assay.eval import thinking_budget
+from assay.eval import benchmarks, comparison, distillation, thinking_budget
+from assay.eval.benchmarks import Items
 from assay.eval.evaluation import Evaluation, compare, evaluate, powers_of_two
-from assay.eval.recipe import EvaluateRecipe
+from assay.eval.recipe import EvaluateRecipe, TrainingSet
 from assay.eval.report import ReportData
 from assay.flows.console import Console
 from assay.flows.models import EnginePool
 from assay.flows.results import save
-from assay.pipelines import sources
 from assay.pipelines.engines import Engine, Sampling
+from assay.pipelines.errors import SourceError
 from assay.pipelines.store import Store
-from assay.pipelines.verify import Verifier
+from assay.pipelines.verify import Policy, Verifier
 
-__all__ = ["Results", "run_evaluation", "sample_rows"]
+__all__ = ["Results", "evaluate_model", "run_evaluation", "sample_rows"]
+
+FOUR_WAY = {"both": "both", "a_only": "RL only", "b_only": "base only", "neither": "neither"}
+STUDENTS = {"teacher": "teacher", "before": "student before"}
 
 
 class Results:
-    """Evaluations and budget sweeps by model; the first model is the base."""
+    """Evaluations and budget sweeps by model; the first model that is compared is the base."""
 
-    def __init__(self) -> None:
+    def __init__(self, recipe: EvaluateRecipe | None = None) -> None:
         self.evaluations: dict[str, Evaluation] = {}
         self.budgets: list[pl.DataFrame] = []
-        self.problems = pl.DataFrame()
+        self.items: list[Items] = []
+        self.seen: pl.DataFrame | None = None
+        self.tasks = recipe.training_set.tasks if recipe and recipe.training_set else ()
+        self.roles = {m.name: m.role for m in recipe.models} if recipe else {}
+
+    def of(self, role: str) -> list[Evaluation]:
+        """The evaluations of the models in a role."""
+        return [e for name, e in self.evaluations.items() if self.roles.get(name, "compared") == role]
+
+    def pairs(self) -> list[tuple[Evaluation, Evaluation]]:
+        """Who is compared with whom: every model with the base, controls too, and the last model with the controls."""
+        if not self.of("compared"):
+            return []
+        (base, *others), controls = self.of("compared"), self.of("control")
+        return [(e, base) for e in [*others, *controls]] + [(e, c) for e in others[-1:] for c in controls]
 
     def report(self, ks: list[int], headline_k: int) -> ReportData:
-        """The report's frames: curves, majority and budgets of every model, the last against the first."""
-        base, *others = self.evaluations.values()
+        """The report's frames: curves, votes, budgets and comparisons; the last compared model is the trained one."""
+        everyone, compared = list(self.evaluations.values()), self.of("compared")
+        found = [compare(model, base, ks) for model, base in self.pairs()]
+        differences = pl.concat([c.difference for c in found]) if found else None
+        summary: dict[str, Any] = {"controls": [e.model for e in self.of("control")]}
+        if compared:
+            summary["base"] = compared[0].headline(headline_k)
         parts: dict[str, Any] = {
-            "curves": pl.concat([e.pass_at_k(ks) for e in self.evaluations.values()]),
-            "majority": pl.concat([e.majority_at_k(ks) for e in self.evaluations.values()]),
+            "curves": pl.concat([e.pass_at_k(ks) for e in everyone]),
+            "majority": pl.concat([e.majority_at_k(ks) for e in everyone]),
+            "best": pl.concat([e.best_of_k(ks) for e in everyone]),
+            "outcomes": pl.concat([e.outcomes() for e in everyone]),
+            "benchmarks": self._benchmarks(),
             "budgets": pl.concat(self.budgets) if self.budgets else None,
-            "samples": sample_rows(self.evaluations, self.problems),
+            "difference": differences,
+            "four_way": _four_way(found[len(compared) - 2].four_way) if compared[1:] else None,
+            "samples": sample_rows(self.evaluations, pl.concat([i.frame for i in self.items])),
         }
-        summary: dict[str, Any] = {"base": base.headline(headline_k)}
-        if others:
-            found = compare(others[-1], base, ks)
-            first = found.difference.row(0, named=True)
-            summary |= {
-                "trained": others[-1].headline(headline_k),
-                "difference_pass@1": {"value": first["difference"], "low": first["low"], "high": first["high"]},
-            }
-            parts |= {"difference": found.difference, "four_way": _four_way(found.four_way)}
+        if differences is not None and compared[1:]:
+            first = differences.filter(pl.col("model") == compared[-1].model).row(0, named=True)
+            summary["trained"] = compared[-1].headline(headline_k)
+            summary["difference_pass@1"] = {"value": first["difference"], "low": first["low"], "high": first["high"]}
         summary["budgets"] = parts["budgets"].to_dicts() if self.budgets else []
-        return ReportData(summary={"evaluation": summary}, **parts)
+        students = self.students()
+        return ReportData(summary={"evaluation": summary}, distillation=students, **parts)
+
+    def students(self) -> pl.DataFrame | None:
+        """Teacher, student before and every student after by benchmark, with what each gained; None without them."""
+        after = self.of("after")
+        if not after:
+            return None
+        teacher, before = self.of("teacher")[0], self.of("before")[0]
+        frames = [_accuracy(teacher, "teacher"), _accuracy(before, "student before")]
+        for student in after:
+            name = "student after" if len(after) == 1 else student.model
+            gained = distillation.table(
+                *distillation.scored(teacher.rates(), before.rates(), student.rates()), trained=self.tasks
+            ).drop("teacher", "before", "after", "teacher_tokens", "before_tokens", "after_tokens")
+            frames.append(_accuracy(student, name).join(gained, on="task", how="left"))
+        return pl.concat(frames, how="diagonal")
+
+    def comparisons(self, ks: list[int]) -> list[str]:
+        """Every comparison in words: differences, what could have been seen, the crossing, a warning of few items."""
+        lines = []
+        for model, base in self.pairs():
+            found = compare(model, base, ks).difference
+            for (name,), rows in found.group_by(["benchmark"], maintain_order=True):
+                lines.append(f"{name}: {model.model} - {base.model}")
+                lines += [f"  {line}" for line in comparison.describe(rows)]
+        return lines
+
+    def _benchmarks(self) -> pl.DataFrame:
+        rows = [(i.exam.name, i.frame.height, i.exam.revision, i.hash[:12]) for i in self.items]
+        names = {"benchmark": pl.String, "items": pl.Int64, "revision": pl.String, "hash": pl.String}
+        frame = pl.DataFrame(rows, schema=names, orient="row")
+        if self.seen is None:
+            return frame.with_columns(contaminated=pl.lit(None, pl.Int64))
+        return frame.join(self.seen.drop("items"), on="benchmark", how="left", maintain_order="left")
+
+
+def _accuracy(e: Evaluation, name: str) -> pl.DataFrame:
+    rates = e.pass_at_k([1]).select("low", "high", task="benchmark", accuracy="estimate")
+    tokens = e.samples.group_by("benchmark").agg(pl.col("tokens").mean()).rename({"benchmark": "task"})
+    joined = rates.join(tokens, on="task", maintain_order="left")
+    return joined.select("task", pl.lit(name).alias("model"), "accuracy", "low", "high", "tokens")
 
 
 def _four_way(frame: pl.DataFrame) -> pl.DataFrame:
-    names = {"both": "both", "a_only": "RL only", "b_only": "base only", "neither": "neither"}
-    return frame.with_columns(cell=pl.col("solved_by").replace(names))
+    return frame.with_columns(cell=pl.col("solved_by").replace(FOUR_WAY))
 
 
 def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Path:
     """Evaluate every model of the recipe; returns the folder with `report.html`, `summary.json` and the numbers."""
     console = console or Console()
     store = Store.open(recipe.store, create=True)
-    with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype) as pool, Verifier() as verifier:
-        results = Results()
+    results, ks = Results(recipe), powers_of_two(max(_samples(recipe, exam) for exam in recipe.benchmarks))
+    own = {"stop_text": _stop_text(recipe)} if recipe.budgets.procedure == "vllm" else {}
+    with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype, **own) as pool, Verifier() as verifier:
         for model in recipe.models:
             console.heading(f"Evaluate {model.name}")
             evaluate_model(recipe, model.name, pool.get(model.path), verifier, store, results, console)
+    if recipe.training_set is not None:
+        results.seen = benchmarks.contamination(results.items, _trained(recipe.training_set))
+        console.say("\n".join(_seen_line(row) for row in results.seen.iter_rows(named=True)))
+    for line in results.comparisons(ks):
+        console.say(f"  {line}")
     folder = recipe.store / "evaluations" / f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    return save(results.report(powers_of_two(recipe.samples), powers_of_two(recipe.samples)[-1]), folder, recipe.name)
+    return save(results.report(ks, ks[-1]), folder, recipe.name)
 
 
 def evaluate_model(
@@ -81,70 +153,102 @@ def evaluate_model(
     console: Console,
 ) -> Evaluation:
     """All benchmarks of the recipe with one model; adds to `results`."""
-    problems = load_benchmarks(recipe)
-    results.problems = problems
-    sampling = Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
+    results.items = results.items or [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
+    parts = []
     with console.progress() as bar:
-        bar.start(f"{name} pass@k")
-        done = evaluate(
-            store,
-            engine,
-            verifier,
-            problems,
-            model=name,
-            n=recipe.samples,
-            sampling=sampling,
-            instruction=recipe.instruction,
-            seed=recipe.seed,
-            progress=bar.update,
-        )
-        bar.end(_line(done))
-        results.evaluations[name] = done
-        if recipe.budgets.tokens:
-            bar.start(f"{name} budgets")
-            frame = _sweep(recipe, name, engine, verifier, problems, sampling, bar)
-            results.budgets.append(frame)
-            bar.end(_budget_line(frame))
-    return done
+        for items in results.items:
+            label = name if len(results.items) == 1 else f"{name} {items.exam.name}"
+            bar.start(f"{label} pass@k")
+            parts.append(_passes(recipe, name, engine, verifier, store, items, bar.update))
+            bar.end(_line(parts[-1]))
+            if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
+                bar.start(f"{label} budgets")
+                samples = _sweep(recipe, engine, verifier, store, items, budgets, bar.update)
+                frame = thinking_budget.summarise(samples, recipe.budgets.ks)
+                who = [pl.lit(items.exam.name).alias("benchmark"), pl.lit(name).alias("model")]
+                results.budgets.append(frame.select(*who, pl.all()))
+                bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
+    results.evaluations[name] = Evaluation(name, pl.concat([part.samples for part in parts]))
+    return results.evaluations[name]
 
 
-def load_benchmarks(recipe: EvaluateRecipe) -> pl.DataFrame:
-    """Items of all benchmarks: `id, problem, answer, source`."""
-    frames = [sources.read(b)[0].head(recipe.items or 2**31) for b in recipe.benchmarks]
-    return pl.concat(frames).select("id", "problem", "answer", "source")
+def _passes(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store, items: Items,
+            progress: Any) -> Evaluation:  # fmt: skip
+    return evaluate(
+        store,
+        engine,
+        verifier,
+        items.frame,
+        model=name,
+        n=_samples(recipe, items.exam),
+        sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens),
+        instruction=_instruction(recipe, items),
+        seed=recipe.seed,
+        policy=_policy(items),
+        progress=progress,
+    )
 
 
 def _sweep(
     recipe: EvaluateRecipe,
-    name: str,
     engine: Engine,
     verifier: Verifier,
-    problems: pl.DataFrame,
-    sampling: Sampling,
-    bar: Any,
+    store: Store,
+    items: Items,
+    budgets: tuple[int, ...],
+    progress: Callable[[int, int, str], None],
 ) -> pl.DataFrame:
     b, count = recipe.budgets, 0
-    problems = problems.head(b.items or problems.height)
+    problems = items.frame.head(b.items or items.frame.height)
 
     def on_done(_: object) -> None:
         nonlocal count
         count += 1
-        bar.update(count, max(count, len(problems) * b.samples))
+        progress(count, max(count, len(problems) * b.samples), "")
 
-    samples = thinking_budget.sweep(
+    return thinking_budget.sweep(
         engine,
         problems,
-        b.tokens,
+        budgets,
         b.samples,
-        verifier=verifier,
+        verifier=SimpleNamespace(grade_many=partial(verifier.grade_many, policies=_policy(items))),
         answer_tokens=b.answer_tokens,
-        sampling=sampling,
-        stop_text=b.stop_text or thinking_budget.QWEN3_STOP,
-        instruction=recipe.instruction,
+        sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k),
+        stop_text=_stop_text(recipe),
+        extensions=b.extensions,
+        wait_text=b.wait_text,
+        instruction=_instruction(recipe, items),
         seed=recipe.seed,
         on_done=on_done,
+        store=store,
+        procedure=b.procedure,
     )
-    return thinking_budget.summarise(samples, b.ks).select(pl.lit(name).alias("model"), pl.all())
+
+
+def _samples(recipe: EvaluateRecipe, exam: benchmarks.Exam) -> int:
+    return exam.samples or recipe.samples
+
+
+def _instruction(recipe: EvaluateRecipe, items: Items) -> str | None:
+    return recipe.instruction if items.exam.instruction is None else items.exam.instruction
+
+
+def _policy(items: Items) -> Policy:
+    return Policy(**items.exam.policy)  # type: ignore[arg-type]
+
+
+def _stop_text(recipe: EvaluateRecipe) -> str:
+    return recipe.budgets.stop_text or thinking_budget.STOPS[recipe.budgets.stop]
+
+
+def _trained(told: TrainingSet) -> pl.Series:
+    """The texts of a snapshot's problems."""
+    from assay.pipelines import snapshot
+
+    file = snapshot.folder_of(Store.open(told.store), told.snapshot) / "data" / "train.parquet"
+    if not file.is_file():
+        raise SourceError(f"{file}: not there; the snapshot holds no problems. Name another in [training_set].")
+    return pl.read_parquet(file, columns=["problem"])["problem"]
 
 
 def sample_rows(
@@ -175,19 +279,28 @@ def sample_rows(
                 "status",
                 "reason",
                 "tokens",
-                pl.lit("").alias("tags"),
+                pl.col("benchmark").alias("tags"),
             )
         )
     return pl.concat(parts)
 
 
 def _line(done: Evaluation) -> str:
-    first = done.pass_at_k([1]).row(0, named=True)
-    return f"pass@1 {first['estimate']:.3f} [{first['low']:.3f}, {first['high']:.3f}]"
+    row, rates = done.outcomes().row(0, named=True), done.pass_at_k([1])
+    said = "".join(f"pass@1 {e:.3f} [{low or 0:.3f}, {high or 1:.3f}]"
+                   for e, low, high in rates.select("estimate", "low", "high").iter_rows()) or "no verdict"  # fmt: skip
+    told = ", ".join(f"{row[s]:,} {s}" for s in ("truncated", "unverifiable", "timeout") if row[s])
+    return f"{said}; {row['unscored']:,} of {row['samples']:,} samples unscored" + (f" ({told})" if told else "")
 
 
 def _budget_line(frame: pl.DataFrame) -> str:
     first = frame.filter(pl.col("k") == frame["k"].min())
-    cost = frame.unique("budget").select(pl.col("new_tokens", "anew_tokens").sum()).row(0)
-    curve = ", ".join(f"{b}: {e:.2f}" for b, e in first.select("budget", "estimate").iter_rows())
-    return f"pass@1 by budget {curve} ({cost[0]:,} tokens; {cost[1]:,} when each is generated anew)"
+    rates = [f"{b}: {'-' if e is None else f'{e:.2f}'}" for b, e in first.select("budget", "estimate").iter_rows()]
+    return f"pass@1 by budget {', '.join(rates)}"
+
+
+def _seen_line(row: dict[str, Any]) -> str:
+    if not row["contaminated"]:
+        return f"  {row['benchmark']}: no item found in the training set"
+    share = f"{row['contaminated']:,} of {row['items']:,} items ({row['share']:.1%})"
+    return f"  [bold]{row['benchmark']}: contaminated[/bold], {share} stand in the training set"

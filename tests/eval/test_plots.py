@@ -17,13 +17,16 @@ def bands(**columns: list) -> pl.DataFrame:
     return pl.DataFrame(columns).with_columns(low=(estimate - 0.05), high=(estimate + 0.05))
 
 
-CURVES = bands(model=["base", "base", "rl", "rl"], k=[1, 4, 1, 4], estimate=[0.4, 0.8, 0.6, 0.7])
+CURVES = bands(
+    benchmark=["b"] * 4, model=["base", "base", "rl", "rl"], k=[1, 4, 1, 4], estimate=[0.4, 0.8, 0.6, 0.7]
+)
 BUDGETS = bands(
+    benchmark=["b"] * 6,
     model=["base"] * 3 + ["rl"] * 3,
     budget=[0, 256, 1024] * 2,
     k=[1] * 6,
     estimate=[0.1, 0.3, 0.5, 0.2, 0.5, 0.6],
-).with_columns(natural=pl.lit(0.7), forced=pl.lit(0.2), truncated=pl.lit(0.1))
+).with_columns(natural=pl.lit(0.7), forced=pl.lit(0.2), truncated=pl.lit(0.1), empty=pl.lit(0.0))
 
 
 def values(panel: dict) -> list[dict]:
@@ -149,26 +152,27 @@ def test_the_rolling_mean_stays_within_its_metric() -> None:
     assert set(drawn.filter(pl.col("metric") == "b")["smooth"].round(9)) == {9.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ([0.2, 0.1, -0.2], "cross between k = 2 and 4. The interval excludes 0 at k = 1, 4."),
-        ([0.2, 0.2, 0.3], "do not cross. The interval excludes 0 at k = 1, 2, 4."),
-        ([0.1, 0.0, -0.1], "cross between k = 1 and 4. It never excludes 0."),
-    ],
-)
-def test_crossings_in_words(changes: list[float], words: str) -> None:
-    frame = pl.DataFrame({"k": [1, 2, 4], "difference": changes})
-    frame = frame.with_columns(low=pl.col("difference") - 0.15, high=pl.col("difference") + 0.15)
-    assert words in plots.difference(frame).caption
+def differences(benchmarks: list[str], models: list[str], low: list[float]) -> pl.DataFrame:
+    rows = [(b, m, "base", k, x + 0.1, x, x + 0.2) for b in benchmarks for m in models for k, x in zip((1, 2, 4), low)]
+    return pl.DataFrame(rows, orient="row", schema=["benchmark", "model", "base", "k", "difference", "low", "high"])
+
+
+def test_a_difference_has_a_panel_a_benchmark_and_a_colour_a_pair() -> None:
+    figure = plots.difference(differences(["math", "code"], ["rl", "random"], [0.1, -0.1, -0.3]))
+    assert [panel.to_dict()["title"] for panel in figure.panels] == ["math", "code"]
+    panel = figure.panels[0].to_dict()
+    assert panel["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["rl − base", "random − base"]
+    assert {row["benchmark"] for row in values(panel)} == {"math"}
+    assert "title" not in plots.difference(differences(["math"], ["rl"], [0.1, 0, 0])).panels[0].to_dict()
 
 
 def test_counts_of_outcomes_become_shares_and_shares_stay() -> None:
     counts = pl.DataFrame({"model": ["a", "b"], "budget": [1, 1], "natural": [3.0, 0.5], "forced": [1.0, 0.25]})
-    figure = plots.outcomes(counts.with_columns(truncated=pl.lit(0.0), k=1, estimate=0, low=0, high=0))
+    counts = counts.with_columns(benchmark=pl.lit("x"), empty=pl.Series([0.0, 0.25]))
+    figure = plots.endings(counts.with_columns(truncated=pl.lit(0.0), k=1, estimate=0, low=0, high=0))
     shares = [{row["outcome"]: row["share"] for row in values(panel.to_dict())} for panel in figure.panels]
-    assert shares[0] == {"natural": 0.75, "forced": 0.25, "truncated": 0.0}
-    assert shares[1] == {"natural": 0.5, "forced": 0.25, "truncated": 0.0}
+    assert shares[0] == {"natural": 0.75, "forced": 0.25, "truncated": 0.0, "empty": 0.0}
+    assert shares[1] == {"natural": 0.5, "forced": 0.25, "truncated": 0.0, "empty": 0.25}
 
 
 def test_what_json_has_not_becomes_null() -> None:

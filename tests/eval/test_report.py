@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from assay.eval import report
+from assay.eval.checks import checks
 from assay.eval.report import ReportData, write_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -33,10 +34,23 @@ def curve_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         base, trained = (
             a + b * (1 - math.exp(-c * math.log2(k))) for a, b, c in ((0.40, 0.47, 0.42), (0.58, 0.24, 0.36))
         )
-        curves += [{"model": name, "k": k, **banded(value)} for name, value in zip(MODELS, (base, trained))]
+        for name, value in zip(MODELS, (base, trained)):
+            curves.append({"benchmark": "chains", "model": name, "k": k, **banded(value)})
         gain = trained - base
-        differences.append({"k": k, "difference": gain, "low": gain - 0.03, "high": gain + 0.03})
+        differences.append(compared(k, gain, gain - 0.03, gain + 0.03))
     return curves, differences
+
+
+def compared(k: int, difference: float, low: float, high: float, **more: Any) -> dict[str, Any]:
+    """A row of `compare_pass_at_k`."""
+    row = {"benchmark": "chains", "model": MODELS[1], "base": MODELS[0], "k": k, "items": 650, "mdd": 0.041, "p": None}
+    ends = {"difference": difference, "low": low, "high": high}
+    return row | ends | {"crossing": 16, "crossing_low": 6, "crossing_high": None} | more
+
+
+def differing(*rows: dict[str, Any]) -> pl.DataFrame:
+    types = {"p": pl.Float64, "crossing_high": pl.Int64}
+    return pl.DataFrame(list(rows), schema_overrides=types, infer_schema_length=None)
 
 
 def budget_rows() -> list[dict[str, Any]]:
@@ -44,10 +58,10 @@ def budget_rows() -> list[dict[str, Any]]:
     for which, model in enumerate(MODELS):
         for budget in (0, 128, 512, 1024, 4096, 16384):
             forced = math.exp(-budget / (900 + 700 * which)) if budget else 0.0
-            ends = {"natural": 0.97 * (1 - forced), "forced": 0.97 * forced, "truncated": 0.02}
+            ends = {"natural": 0.97 * (1 - forced), "forced": 0.97 * forced, "truncated": 0.02, "empty": 0.01}
             for k in (1, 4, 16):
                 value = 0.12 + 0.06 * math.log2(k) + (0.32 + 0.2 * which) * (1 - math.exp(-budget / 1200))
-                rows.append({"model": model, "budget": budget, "k": k, **banded(value), **ends})
+                rows.append({"benchmark": "chains", "model": model, "budget": budget, "k": k, **banded(value), **ends})
     return rows
 
 
@@ -127,10 +141,19 @@ def realistic() -> ReportData:
         band=(0.2, 0.8),
         steps=pl.DataFrame(step_rows(rng)),
         curves=pl.DataFrame(curves),
-        difference=pl.DataFrame(differences),
+        difference=differing(*differences),
         budgets=pl.DataFrame(budget_rows()),
         majority=pl.DataFrame([row for row in curves if row["k"] < 32]),
-        four_way=pl.DataFrame({"cell": ["both", "base only", "trained only", "neither"], "items": [412, 38, 121, 79]}),
+        best=pl.DataFrame([row for row in curves if row["k"] < 16]),
+        four_way=pl.DataFrame(
+            {"cell": ["both", "base only", "trained only", "neither"], "items": [412.0, 38.0, 121.0, 79.0]}
+        ).with_columns(benchmark=pl.lit("chains")),
+        outcomes=pl.DataFrame(
+            {"benchmark": "chains", "model": MODELS, "items": 650, "samples": 83_200, "unscored": [120, 31]}
+        ),
+        benchmarks=pl.DataFrame(
+            {"benchmark": ["chains"], "items": [650], "revision": ["v1"], "hash": ["fa5e48dc"], "contaminated": [2]}
+        ),
         distillation=pl.DataFrame(
             [
                 {"task": "chains", "model": m, "accuracy": a, "low": a - 0.04, "high": a + 0.04, "tokens": n}
@@ -150,8 +173,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_frame_without_its_columns_is_refused() -> None:
+    frame = differing(compared(1, 0.1, 0.0, 0.2)).drop("low", "high")
     with pytest.raises(ValueError, match=r"ReportData\.difference has no column \['low', 'high'\]"):
-        ReportData(difference=pl.DataFrame({"k": [1], "difference": [0.1]}))
+        ReportData(difference=frame)
 
 
 @pytest.mark.parametrize(
@@ -175,29 +199,50 @@ def test_split_thinking(completion: str, thinking: str | None, answer: str) -> N
 def test_a_gain_is_claimed_only_when_its_interval_excludes_zero(
     low: float, high: float, verdict: str, words: str
 ) -> None:
-    frame = pl.DataFrame({"k": [1], "difference": [(low + high) / 2], "low": [low], "high": [high]})
-    (check,) = report.checks(ReportData(difference=frame))
+    frame = differing(compared(1, (low + high) / 2, low, high, items=20))
+    (check,) = checks(ReportData(difference=frame))
     assert check.verdict == verdict
     assert words in check.claim
+    assert "paired; detectable: 4.1. 20 items: the interval is rough" in check.evidence
 
 
 def test_coverage_is_judged_at_the_greatest_k() -> None:
-    frame = pl.DataFrame({"k": [64, 1], "difference": [-0.05, 0.2], "low": [-0.09, 0.1], "high": [-0.01, 0.3]})
-    gain, coverage = report.checks(ReportData(difference=frame))
+    frame = differing(compared(64, -0.05, -0.09, -0.01), compared(1, 0.2, 0.1, 0.3))
+    gain, coverage = checks(ReportData(difference=frame))
     assert (gain.verdict, coverage.verdict) == ("good", "bad")
     assert "k = 64" in coverage.claim
-    assert coverage.evidence == "−5.0 points [−9.0, −1.0]"
+    assert coverage.evidence.startswith("−5.0 points [−9.0, −1.0]")
+
+
+def test_a_gain_that_random_rewards_give_too_is_doubted() -> None:
+    control = {"summary": {"evaluation": {"controls": ["random"]}}}
+    rows = [compared(1, 0.06, 0.02, 0.10), compared(1, 0.05, 0.01, 0.09, model="random")]
+    found = checks(ReportData(difference=differing(*rows, compared(1, 0.01, -0.03, 0.05, base="random")), **control))
+    assert [check.verdict for check in found] == ["good", "bad", "open"]
+    assert all(word in check.claim for word, check in zip(("rose", "spurious", "not shown to exceed"), found))
+    clean = [compared(1, 0.0, -0.02, 0.02, model="random"), compared(1, 0.06, 0.02, 0.10, base="random")]
+    assert [check.verdict for check in checks(ReportData(difference=differing(*clean), **control))] == ["good", "good"]
+
+
+def test_contaminated_benchmarks_and_missing_verdicts_are_told() -> None:
+    data = realistic()
+    found = {check.claim: check for check in checks(ReportData(benchmarks=data.benchmarks, outcomes=data.outcomes))}
+    assert found["Benchmark items stand in the training set: their accuracy is too high"].evidence == "chains 2 of 650"
+    assert found["Few samples have no verdict"].verdict == "good"
+    assert checks(ReportData(benchmarks=data.benchmarks.with_columns(contaminated=pl.lit(None, pl.Int64)))) == []
+    assert checks(ReportData(benchmarks=data.benchmarks.with_columns(contaminated=0)))[0].verdict == "good"
+    assert checks(ReportData(outcomes=data.outcomes.with_columns(unscored=9_000)))[0].verdict == "open"
 
 
 def test_doubts_of_sampler_contamination_and_truncation() -> None:
-    row = {"model": ["m"], "budget": [8], "k": [1], "estimate": [0.5], "low": [0.4], "high": [0.6]}
+    row = {"benchmark": ["b"], "model": ["m"], "budget": [8], "k": [1], "estimate": [0.5], "low": [0.4], "high": [0.6]}
     data = ReportData(
         summary={"training": {"ratio_error_first_step": 2e-3}},
         funnel=pl.DataFrame({"filter": ["answers"], "rows_in": [2], "rows_out": [1], "reasons": ["{}"]}),
-        budgets=pl.DataFrame({**row, "natural": [3], "forced": [4], "truncated": [1]}),
+        budgets=pl.DataFrame({**row, "natural": [3], "forced": [4], "truncated": [1], "empty": [0]}),
     )
-    assert [check.verdict for check in report.checks(data)] == ["bad", "bad", "open"]
-    assert "12.5%" in report.checks(data)[-1].evidence  # 1 of 8
+    assert [check.verdict for check in checks(data)] == ["bad", "bad", "open"]
+    assert "12.5%" in checks(data)[-1].evidence  # 1 of 8
 
 
 def test_gap_recovered() -> None:
@@ -208,6 +253,19 @@ def test_gap_recovered() -> None:
     rows[0]["accuracy"] = 0.5  # nothing to recover
     assert report.distilled(pl.DataFrame(rows))[0]["gap"] is None
     assert report.distilled(pl.DataFrame(rows[1:]))[0]["gap"] is None
+
+
+def test_what_a_student_gained_in_words() -> None:
+    gained = {"gain": 0.3, "gain_low": 0.2, "gain_high": 0.4, "gained": 9, "lost": 2, "p": 0.065, "forgotten": False}
+    gap = {"gap_recovered": 0.75, "gap_low": 0.5, "gap_high": 0.98}
+    row = {"task": "t", "model": "student after", "accuracy": 0.8, "low": 0.7, "high": 0.9, "tokens": 9}
+    (task,) = report.distilled(pl.DataFrame([row | gained | gap]))
+    said = "+30.0 points [+20.0, +40.0], 9 items gained, 2 lost (p = 0.065)"
+    assert task["models"][0]["note"] == f"{said}; of the gap 75% [50%, 98%]"
+    lost = {"gain": -0.1, "gain_low": -0.2, "gain_high": -0.05, "forgotten": True}
+    (task,) = report.distilled(pl.DataFrame([row | gained | lost | dict.fromkeys(gap)]))
+    assert task["models"][0]["note"].startswith("−10.0 points [−20.0, −5.0]")
+    assert task["models"][0]["note"].endswith("; forgotten")
 
 
 def test_samples_are_capped_and_say_so() -> None:
@@ -242,10 +300,11 @@ def test_headline_cards_carry_their_intervals() -> None:
 
 
 def test_every_figure_has_its_png_and_its_numbers(folder: Path) -> None:
-    names = ["budgets", "difference", "distillation", "four_way", "funnel", "headline", "majority", "outcomes"]
-    names += ["pass_at_k", "pass_rates", "training"]
+    names = ["best_of_k", "budgets", "difference", "distillation", "endings", "four_way", "funnel", "headline"]
+    names += ["majority", "pass_at_k", "pass_rates", "training"]
     assert sorted(path.stem for path in (folder / "plots").glob("*.png")) == names
-    assert sorted(path.stem for path in (folder / "data").glob("*.csv")) == sorted([*names, "samples"])
+    tables = ["benchmarks", "outcomes", "samples"]
+    assert sorted(path.stem for path in (folder / "data").glob("*.csv")) == sorted([*names, *tables])
     data = realistic()
     assert pl.read_parquet(folder / "data/pass_at_k.parquet").equals(data.curves)
     assert pl.read_parquet(folder / "data/samples.parquet").equals(data.samples)
@@ -261,12 +320,13 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_escapes(folder: Path) -> N
     assert "<script>window.pwned" not in page
     assert "&lt;script&gt;window.pwned = 1&lt;/script&gt;" in page
     assert "<title>Chains &amp; &lt;sums&gt;</title>" in page
+    assert "the curves cross after k = 16 [6, beyond 128]" in page
     # One end tag for each start: no text inside a script closed it early.
     assert len(re.findall(r"</script", page, re.IGNORECASE)) == 3
 
 
 def test_sections_appear_only_with_their_data(tmp_path: Path) -> None:
-    four = pl.DataFrame({"cell": ["</script><b>"], "items": [3]})
+    four = pl.DataFrame({"benchmark": ["b"], "cell": ["</script><b>"], "items": [3]})
     page = write_report(
         ReportData(four_way=four, steps=pl.DataFrame(schema=dict.fromkeys(report.COLUMNS["steps"]))), tmp_path, "x"
     )
@@ -336,7 +396,7 @@ def test_every_chart_is_drawn_within_the_page_and_the_console_is_silent(browser:
     browser.get_log("browser")
     show(browser, folder, width)
     charts = browser.execute_script(CHARTS)
-    assert len(charts) == 8 + 8 + 4  # figures of one panel, training panels, the two budget figures
+    assert len(charts) == 9 + 8 + 4  # figures of one panel, training panels, the two budget figures
     assert all(drawn > 200 and right <= width and marks >= 2 for drawn, right, marks in charts), charts
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     assert browser.get_log("browser") == []

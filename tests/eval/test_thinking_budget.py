@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from assay.eval.thinking_budget import QWEN3_STOP, seed_of, summarise, sweep
+from assay.eval.thinking_budget import QWEN3_STOP, Cost, cost, summarise, sweep
 from assay.pipelines.engines import Completion, Request, Sampling
 from assay.pipelines.errors import EngineError
+from assay.pipelines.generate import sample_seed
 
 TEMPLATE = ("{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}<s><think>"
             "{% if not enable_thinking %}</think>{% endif %}")
@@ -39,11 +40,15 @@ class Function:
     speak: object
     max_model_len: int = 4096
     requests: list = field(default_factory=list)
-    sampled: int = 0
+    sampled_tokens: int = 0
+    fingerprint: str = "function"
 
     def generate(self, requests, on_done=None):
         self.requests += requests
-        return [self.complete(r) for r in requests]
+        done = [self.complete(r) for r in requests]
+        for completion in done if on_done else []:
+            on_done(completion)
+        return done
 
     def complete(self, request):
         out, end = [], self.tokenizer.eos_token_id
@@ -52,7 +57,7 @@ class Function:
             piece = self.speak(text, random.Random(f"{request.seed}/{text}"))
             out += self.tokenizer.encode(piece, add_special_tokens=False)
             text += piece
-        self.sampled += len(out)
+        self.sampled_tokens += len(out)
         reason = "stop" if end in out else "length"
         return Completion(request.key, out, [0.0] * len(out), self.tokenizer.decode(out), reason, 0.0)
 
@@ -140,9 +145,9 @@ def test_reuse_is_generating_anew(extensions):
         alone, engine, _ = run(wander, [budget], **options)
         part = together.filter(pl.col("budget") == budget)
         assert_frame_equal(part.drop("new_tokens"), alone.drop("new_tokens"))
-        spent += engine.sampled
-    assert together["new_tokens"].sum() == shared.sampled
-    assert shared.sampled < 0.8 * spent
+        spent += engine.sampled_tokens
+    assert together["new_tokens"].sum() == shared.sampled_tokens
+    assert shared.sampled_tokens < 0.8 * spent
     if not extensions:  # an extension throws the answer away that it replaces
         direct = together.filter(pl.col("budget") == 0)
         assert direct["new_tokens"].to_list() == direct["anew_tokens"].to_list()
@@ -152,23 +157,24 @@ def test_anew_tokens_are_what_qwen3_would_sample():
     """The two calls of Qwen3's procedure: `budget` tokens, then the answer if the turn has not ended."""
     tokenizer = make_tokenizer()
     together, _, _ = run(wander, [12, 40], problems=THREE, n=6, tokenizer=tokenizer)
-    for budget, problem, sample, text, cost in together.select(
+    for budget, problem, sample, text, tokens in together.select(
             "budget", "problem_id", "sample", "answer", "anew_tokens").iter_rows():
         engine = Function(tokenizer, wander)
         question = THREE.filter(pl.col("id") == problem)["problem"].item()
         prompt = tokenizer.encode(f"<s>{question}</s><s><think>", add_special_tokens=False)
-        ids = ask(engine, prompt, budget, seed_of(0, "think0", problem, sample))
+        ids = ask(engine, prompt, budget, sample_seed(0, problem, "think", sample))
         tag = tokenizer.convert_tokens_to_ids("</think>")
         if tokenizer.eos_token_id in ids and tag in ids:
             answer = ids[ids.index(tag) + 1:][:8]
         elif tag not in ids:
-            answer = ask(engine, prompt + ids + stop_ids(engine), 8, seed_of(0, f"budget={budget}", problem, sample))
+            seed = sample_seed(0, problem, f"budget={budget}", sample)
+            answer = ask(engine, prompt + ids + stop_ids(engine), 8, seed)
         else:
             begin = ids.index(tag) + 1
             answer = ids[begin:] + ask(engine, prompt + ids, 8 - (len(ids) - begin),
-                                       seed_of(0, "think0", problem, sample))
+                                       sample_seed(0, problem, "think", sample))
         assert text == tokenizer.decode(answer, skip_special_tokens=True)
-        assert cost == (len(ids) + len(answer) if tag not in ids else ids.index(tag) + 1 + len(answer))
+        assert tokens == (len(ids) + len(answer) if tag not in ids else ids.index(tag) + 1 + len(answer))
 
 
 def ask(engine, prompt, limit, seed):
@@ -212,7 +218,7 @@ def test_extension_replaces_the_end_of_thinking():
     # aa Wait aa Wait aa </think> 2 </s>: 2 + 4 + 2 + 4 + 2 + 1 tokens of thinking, 8 of them appended
     assert rows[30]["thinking_tokens"] == 15
     assert rows[30]["anew_tokens"] == 15 + 2 - 8
-    assert rows[30]["new_tokens"] == engine.sampled - rows[4]["new_tokens"] == 3 * (2 + 1 + 2)
+    assert rows[30]["new_tokens"] == engine.sampled_tokens - rows[4]["new_tokens"] == 3 * (2 + 1 + 2)
     assert rows[4]["outcome"] == "forced"
     prefix = engine.tokenizer.decode(engine.requests[-1].prompt_ids)
     assert prefix.endswith("<think>aaWa" + QWEN3_STOP)
@@ -276,3 +282,61 @@ def test_summary_by_hand():
     assert (row["tokens"], row["new_tokens"], row["anew_tokens"]) == (41 / 4, 12, 41)
     with pytest.raises(ValueError, match="k = 3"):
         summarise(frame, [3])
+
+
+def test_an_answer_without_any_thinking_has_the_budget_itself():
+    """A model that never thinks answers within the budget as it would without one."""
+    def plain(text, rng):
+        said = text[text.rindex("<think>") + 7:]
+        return "</s>" if len(said) == 12 else "4"
+
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = TEMPLATE.replace("<s><think>{%", "<s>{%").replace("</think>{%", "{%")
+    engine = Function(tokenizer, lambda text, rng: plain(text.replace("</s><s>", "</s><s><think>"), rng))
+    found = sweep(engine, ONE, [12, 13, 40], 1, verifier=Exact(), answer_tokens=8)
+    rows = by_budget(found)
+    assert [rows[b]["outcome"] for b in (12, 13, 40)] == ["truncated", "natural", "natural"]
+    assert rows[40]["answer"] == "4" * 12
+
+
+def test_cost_in_words():
+    found, engine, _ = run(script("aaaaaaaaaaaaaaaaaaaa", "42"), [5, 10, 15, 20])
+    # forced four times: 20 thoughts, 8 beyond, and 2 + 3 + 3 + 3 answered; alone the longest takes 20 + 3
+    assert cost(found) == Cost(engine.sampled_tokens, 23, sum(found["anew_tokens"]))
+    assert str(Cost(30, 20, 90)) == (
+        "30 tokens sampled, 1.50 times the longest budget alone (20); each budget anew: 90, 4.50 times")
+
+
+def test_an_engine_that_miscounts_is_found_out():
+    class Liar(Function):
+        def generate(self, requests, on_done=None):
+            done = super().generate(requests, on_done)
+            self.sampled_tokens += 1
+            return done
+
+    class Endless(Function):
+        def complete(self, request):
+            done = super().complete(request)
+            self.sampled_tokens += 1
+            return Completion(done.key, [*done.token_ids, 1], [0.0], done.text, "length", 0.0)
+
+    for kind, words in ((Liar, "engine counts"), (Endless, "ignores max_tokens")):
+        with pytest.raises(EngineError, match=words):
+            sweep(kind(make_tokenizer(), lambda text, rng: "a"), ONE, [50], 1, verifier=Exact(), answer_tokens=8)
+
+
+def test_a_store_gives_back_what_was_sampled_and_changes_nothing(tmp_path):
+    from assay.pipelines.store import Store
+
+    tokenizer, store = make_tokenizer(), Store.open(tmp_path / "s", create=True)
+    options = {"problems": THREE, "n": 3, "tokenizer": tokenizer, "extensions": 1}
+    plain, _, _ = run(wander, [0, 6, 30], **options)
+    first, engine, _ = run(wander, [0, 6, 30], store=store, **options)
+    again, idle, _ = run(wander, [0, 6, 30], store=store, **options)
+    assert_frame_equal(plain, first)
+    assert_frame_equal(plain, again)
+    assert (engine.sampled_tokens > 0, idle.sampled_tokens) == (True, 0)
+    more, engine, _ = run(wander, [0, 6, 12, 30], store=store, **options)  # the long generations serve a new budget
+    assert 0 < engine.sampled_tokens == more.filter(pl.col("budget") == 12)["new_tokens"].sum()
+    assert set(store.scan("generations").collect()["mode"]) == {"direct", "think", "wait=1", "budget=6", "budget=12",
+                                                                "budget=30"}  # fmt: skip

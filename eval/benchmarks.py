@@ -1,0 +1,195 @@
+"""Benchmarks as declarations: a section of a recipe, or one of `benchmarks.toml` by its name.
+
+What is on the Hub and a copy in a file go through the same reader, `pipelines.sources.read`.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import io
+import json
+import pickle
+import random
+import tomllib
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from assay.pipelines import sources
+from assay.pipelines.errors import SourceError
+from assay.pipelines.hints import did_you_mean
+from assay.pipelines.recipe import Source
+
+__all__ = ["Exam", "Items", "contamination", "declarations", "declared", "load"]
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+Count = Annotated[int, Field(ge=1)]
+
+
+class Exam(Source):
+    """A benchmark to be evaluated on; `use = "math500"` fills in what is declared under that name."""
+
+    split: str = "test"
+    """Split of the data set on the Hub or in the folder."""
+    choices: tuple[str, ...] = ()
+    """Fields of the wrong options beside the right one in `answer`: shuffled by the item, asked for by letter."""
+    template: str = "{problem}"
+    """The user's turn; `{problem}` is the problem with its options."""
+    instruction: str | None = None
+    """Appended after a blank line; the recipe's when not given."""
+    program: str | None = None
+    """Tests of a program, a text with `{field}` in it that runs after the program."""
+    cases: tuple[str, ...] = ()
+    """Fields with lists of tests `input`, `output`; also as packed by LiveCodeBench."""
+    date: str | None = None
+    """Field of the date an item was published."""
+    since: datetime.date | None = None
+    """Only items published on this day or later."""
+    until: datetime.date | None = None
+    """Only items published before this day."""
+    samples: Count | None = None
+    """Of every item; the recipe's when not given."""
+    budgets: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Thinking budgets, tokens; the recipe's when not given."""
+
+    @model_validator(mode="after")
+    def _window(self) -> Exam:
+        if (self.since or self.until) and self.date is None:
+            raise ValueError("since and until need date, the field that holds an item's date")
+        if self.kind == "code" and not (self.tests or self.program or self.cases):
+            raise ValueError("a benchmark of programs needs tests, program or cases")
+        return self
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of one benchmark: `frame` has `id, problem, answer, source, tests`; `hash` is of what was read."""
+
+    exam: Exam
+    frame: pl.DataFrame
+    hash: str
+
+
+@cache
+def declarations() -> Mapping[str, dict[str, Any]]:
+    """What `benchmarks.toml` declares, by name."""
+    return tomllib.loads((files("assay.eval") / "assets" / "benchmarks.toml").read_text(encoding="utf-8"))
+
+
+def declared(entry: Any, given: Collection[str] = ()) -> Any:
+    """An entry of a recipe with what its `use` (or the entry itself, a name) declares filled in.
+
+    Args:
+        given: keys that the recipe sets for all benchmarks, and that a declaration must not set.
+
+    Raises:
+        ValueError: no such declaration.
+    """
+    own = {"use": entry} if isinstance(entry, str) else entry
+    if not isinstance(own, dict) or "use" not in own:
+        return entry
+    name = str(own["use"])
+    if name not in declarations():
+        known = declarations()
+        raise ValueError(f"no benchmark '{name}'{did_you_mean(name, known)} Declared: {', '.join(known)}")
+    elsewhere = ("hub", "revision") if "path" in own else ()
+    found = {k: v for k, v in declarations()[name].items() if k not in (*given, *elsewhere)}
+    return {"name": name, **found, **{k: v for k, v in own.items() if k != "use"}}
+
+
+def load(exam: Exam, first: int | None = None) -> Items:
+    """The items, from the Hub or from the file, in their order; at most the `first` so many.
+
+    Raises:
+        SourceError: as `sources.read`; no item in the window of dates.
+    """
+    problems, _ = sources.read(exam)
+    problems = _in_window(exam, problems)
+    if problems.is_empty():
+        raise SourceError(f"'{exam.name}': no item published from {exam.since} to {exam.until}; widen the window.")
+    kept = problems.head(first or problems.height)
+    rows = [_asked(exam, row) for row in kept.iter_rows(named=True)]
+    schema = dict.fromkeys(("id", "problem", "answer", "source", "tests"), pl.String)
+    return Items(exam, pl.DataFrame(rows, schema=schema), sources.content_hash(problems))
+
+
+def contamination(items: Collection[Items], trained: pl.Series) -> pl.DataFrame:
+    """Which benchmark items stand in a training set, by the stages of `filters.contamination` (no embeddings).
+
+    Args:
+        trained: texts of the problems that were trained on.
+
+    Returns:
+        `benchmark, items, contaminated, share, example`; `example` is one training problem, null where none.
+    """
+    from assay.filters.contamination import BenchmarkIndex
+
+    index = BenchmarkIndex.build({i.exam.name: i.frame["problem"].to_list() for i in items})
+    hits = index.hits(trained)
+    rows = []
+    for i in items:
+        own = hits.filter(pl.col("benchmark") == i.exam.name)
+        count = own["benchmark_index"].n_unique()
+        example = trained[int(own["row"][0])] if len(own) else None
+        rows.append((i.exam.name, i.frame.height, count, count / i.frame.height, example))
+    names = {"benchmark": pl.String, "items": pl.Int64, "contaminated": pl.Int64, "share": pl.Float64,
+             "example": pl.String}  # fmt: skip
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def _in_window(exam: Exam, problems: pl.DataFrame) -> pl.DataFrame:
+    if exam.date is None:
+        return problems
+    day = datetime.date
+    days = [day.fromisoformat(str(json.loads(extra).get(exam.date))[:10]) for extra in problems["extra"]]
+    inside = [(exam.since or day.min) <= found < (exam.until or day.max) for found in days]
+    return problems.filter(pl.Series(inside, dtype=pl.Boolean))
+
+
+def _asked(exam: Exam, row: dict[str, Any]) -> dict[str, Any]:
+    """An item as it is asked: options lettered, template filled, tests made."""
+    extra = json.loads(row["extra"] or "{}")
+    options, answer = row["options"], row["answer"]
+    if exam.choices:
+        options = [answer, *(str(extra[name]) for name in exam.choices)]
+        random.Random(row["id"]).shuffle(options)
+        answer = LETTERS[options.index(row["answer"])]
+    problem = row["problem"]
+    if options:
+        problem += "\n\n" + "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options))
+    asked = exam.template.replace("{problem}", problem)
+    return {"id": row["id"], "problem": asked, "answer": answer, "source": exam.name, "tests": _tests(exam, row, extra)}
+
+
+def _tests(exam: Exam, row: dict[str, Any], extra: dict[str, Any]) -> str | None:
+    if exam.program is not None:
+        fields = {**extra, "problem": row["problem"]}
+        return sources.PLACEHOLDER.sub(lambda found: str(fields[found[1]]), exam.program)
+    if exam.cases:
+        return json.dumps([case for name in exam.cases for case in _cases(extra[name])])
+    return row["tests"]
+
+
+def _cases(value: Any) -> list[dict[str, Any]]:
+    """A list of tests: as it is, as JSON, or packed as base64 of zlib of a pickled JSON text."""
+    if not isinstance(value, str):
+        return list(value)
+    try:
+        return list(json.loads(value))
+    except json.JSONDecodeError:
+        packed = zlib.decompress(base64.b64decode(value))
+        return list(json.loads(_TextOnly(io.BytesIO(packed)).load()))
+
+
+class _TextOnly(pickle.Unpickler):
+    """Reads a pickled text; whatever would run code is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} in packed tests; a text was expected")
