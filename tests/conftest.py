@@ -46,7 +46,8 @@ def pool() -> Iterator[object]:
     """Engines by model; the small reasoner's is started once for the whole session."""
     from assay.flows.models import EnginePool
 
-    with EnginePool(max_model_len=512, dtype="float32") as pool:
+    # The stop text concerns requests with a thinking budget of vLLM's own, and no others.
+    with EnginePool(max_model_len=512, dtype="float32", stop_text="\n</think>\n\n") as pool:
         yield pool
 
 
