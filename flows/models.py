@@ -1,14 +1,30 @@
-"""One engine for several models in turn: weights are exchanged where the architecture allows, else it starts anew."""
+"""Engines by recipe, and one engine for several models in turn: weights are exchanged where the architecture allows."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Any
 
-from assay.pipelines.engines import VllmEngine, architecture, model_fingerprint
+from assay.pipelines.engines import Engine, VllmEngine, architecture, model_fingerprint
 from assay.pipelines.models import resolve
+from assay.pipelines.openai_engine import OpenAIEngine
+from assay.pipelines.recipe import Model
 
-__all__ = ["EnginePool"]
+__all__ = ["EnginePool", "engine_of"]
+
+
+def engine_of(model: Model) -> Engine:
+    """The engine that a recipe's [model] names, `vllm` or `openai`; started."""
+    if model.engine == "vllm":
+        return VllmEngine(model.path, max_model_len=model.max_model_len, dtype=model.dtype)
+    return OpenAIEngine(
+        model.path,
+        model.urls,
+        max_model_len=model.max_model_len,
+        concurrency=model.concurrency,
+        timeout_s=model.timeout_s,
+        key=model.key,
+    )
 
 
 class EnginePool:

@@ -14,20 +14,21 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from assay.flows.console import Console
+from assay.flows.models import engine_of
 from assay.flows.publish import publish
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import Refresh
 from assay.pipelines.deferred import DeferredEngine
-from assay.pipelines.engines import Engine, VllmEngine
-from assay.pipelines.errors import AssayError, RecipeError, SourceError
-from assay.pipelines.recipe import Model, RefreshRecipe
+from assay.pipelines.engines import Engine
+from assay.pipelines.errors import AssayError, SourceError
+from assay.pipelines.recipe import RefreshRecipe
 from assay.pipelines.snapshot import Snapshot
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
 Make = Callable[[], Engine]
 
-__all__ = ["engine_of", "run_refresh"]
+__all__ = ["run_refresh"]
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -89,25 +90,16 @@ def _climb(run: Refresh, console: Console) -> Snapshot:
 def _engines(recipe: RefreshRecipe, given: Make | None) -> Iterator[Make | None]:
     """A maker of the engine, or None without a model; what was started here is closed here."""
     model = recipe.model
-    made: list[DeferredEngine] = []
+    made: list[Any] = []
 
     def make() -> Any:
         assert model is not None
         start = given or (lambda: engine_of(model))
-        if model.engine != "vllm":
-            return start()
-        made.append(DeferredEngine(model.path, model.max_model_len, start))
+        made.append(DeferredEngine(model.path, model.max_model_len, start) if model.engine == "vllm" else start())
         return made[-1]
 
     try:
-        yield make if model else None
+        yield make if model and (given or model.engine != "replay") else None
     finally:
         for engine in made if given is None else ():
             engine.close()
-
-
-def engine_of(model: Model) -> Engine:
-    """The engine that the recipe's [model] names."""
-    if model.engine != "vllm":
-        raise RecipeError(f"[model] engine = '{model.engine}' is not available yet; use 'vllm'.")
-    return VllmEngine(model.path, max_model_len=model.max_model_len, dtype=model.dtype)
