@@ -46,6 +46,7 @@ __all__ = ["BACKENDS", "Execution", "Job", "Limits", "Sandbox", "run_python", "r
 
 BACKENDS = ("bwrap", "namespaces")
 START_SECONDS = 60.0
+STARVED_FACTOR = 10.0
 GRACE_SECONDS = 30.0  # for a supervisor to end a job whose time is up
 _ENVIRONMENT = {"LANG": "C.UTF-8", "HOME": "/tmp", "TMPDIR": "/tmp", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0",
                 "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # fmt: skip
@@ -64,7 +65,7 @@ class Limits(BaseModel):
     seconds: float = Field(default=5.0, gt=0)
     """Processor time."""
     wall_seconds: float = Field(default=15.0, gt=0)
-    """Time on the clock; more than `seconds`, so that a busy machine does not turn a right program into a slow one."""
+    """Time on the clock; ten times as much for a program that waits for a processor and has not had its `seconds`."""
     memory_mb: int = Field(default=1024, ge=64)
     """Memory; also the address space of each process."""
     processes: int = Field(default=32, ge=1)
@@ -194,11 +195,12 @@ class _Cell:
                 "mode": "program" if job.tests is None else "tests", "seconds": limits.seconds,
                 "wall": limits.wall_seconds, "memory": limits.memory_mb << 20, "processes": limits.processes,
                 "files": limits.open_files, "output": limits.output_mb << 20, "disk": limits.disk_mb << 20,
+                "starved": STARVED_FACTOR,
             }  # fmt: skip
             reply: dict[str, Any] | None = None
             with contextlib.suppress(OSError):
                 socket.send_fds(self._line, [json.dumps(message).encode()], files)
-                reply = self._receive(limits.wall_seconds + GRACE_SECONDS)
+                reply = self._receive(STARVED_FACTOR * limits.wall_seconds + GRACE_SECONDS)
             reply = reply or {"status": "lost: the supervisor died", "seconds": 0.0, "processor": 0.0}
             status, _, why = reply["status"].partition(": ")
             return Execution(status, _read(files[3]), _read(files[4]) + why, reply["seconds"], reply["processor"])

@@ -35,11 +35,12 @@ _WARM = (
 
 
 class Usage(NamedTuple):
-    """What a job's living processes have used: processor seconds, bytes, and how many they are."""
+    """Of a job's living processes: processor seconds, bytes, how many they are, how many want a processor or a disk."""
 
     seconds: float
     memory: int
     processes: int
+    waiting: int
 
 
 def main(control: int, config: str) -> None:
@@ -244,8 +245,9 @@ class _Watch:
         return None if events else self._passed_limit()
 
     def _passed_limit(self) -> str | None:
-        job, usage = self._job, self._usage()
-        if max(time.monotonic() - self._start - job["wall"], usage.seconds - job["seconds"]) > 0:
+        job, usage, elapsed = self._job, self._usage(), time.monotonic() - self._start
+        wall = job["wall"] * (job["starved"] if usage.waiting else 1)
+        if usage.seconds > job["seconds"] or elapsed > wall:
             return "timeout"
         if usage.memory > job["memory"]:
             return "memory"
@@ -254,7 +256,7 @@ class _Watch:
     def _usage(self) -> Usage:
         ours = {1, os.getpid()}
         found = [_usage_of(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in ours]
-        return Usage(sum(one.seconds for one in found), sum(one.memory for one in found), len(found))
+        return Usage(*map(sum, zip(*found))) if found else Usage(0, 0, 0, 0)
 
 
 def _usage_of(pid: str) -> Usage:
@@ -265,5 +267,5 @@ def _usage_of(pid: str) -> Usage:
         with open(f"/proc/{pid}/statm") as file:
             _, resident, shared, *_ = map(int, file.read().split())
     except (OSError, ValueError):
-        return Usage(0, 0, 0)
-    return Usage(sum(map(int, fields[11:15])) / _CLOCK, (resident - shared) * _PAGE, 1)
+        return Usage(0, 0, 0, 0)
+    return Usage(sum(map(int, fields[11:15])) / _CLOCK, (resident - shared) * _PAGE, 1, fields[0] in "RD")

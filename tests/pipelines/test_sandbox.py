@@ -17,7 +17,7 @@ from assay.pipelines.errors import SandboxError
 from assay.pipelines.program_tests import split
 from assay.pipelines.sandbox import BACKENDS, Execution, Job, Limits, Sandbox, run_python, run_tests
 
-SHORT = Limits(seconds=0.6, wall_seconds=3, memory_mb=256, output_mb=1, disk_mb=4, processes=8)
+SHORT = Limits(seconds=0.6, wall_seconds=1.5, memory_mb=256, output_mb=1, disk_mb=4, processes=8)
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -244,7 +244,7 @@ FORGERIES, HONEST = PROGRAMS["forgery"], PROGRAMS["honest"]
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_no_forged_verdict(sandbox, name):
-    limits = SHORT.model_copy(update={"seconds": 2, "wall_seconds": 8})
+    limits = SHORT.model_copy(update={"seconds": 2, "wall_seconds": 2})
     tests = (ASSERT, CHECK, CLOSE, MAPPED)
     code = FORGERIES[name]["code"]
     jobs = [split(code + part) for part in tests[:2]] + [Job(code, part) for part in tests]
@@ -328,7 +328,7 @@ def test_an_ordinary_user_needs_no_rights(backend):
             print(sandbox.run(Job("import os; print(os.getuid() > 0, os.getpid(), os.listdir('/tmp'))")).stdout)
             print(sandbox.run(Job({RIGHT!r}, {ASSERT!r})).status)
             bomb = "import os\\nwhile True:\\n    try: os.fork()\\n    except OSError: pass"
-            print(sandbox.run(Job(bomb), Limits(seconds=1, wall_seconds=3)).status in ("processes", "timeout"))
+            print(sandbox.run(Job(bomb), Limits(seconds=1, wall_seconds=2)).status in ("processes", "timeout"))
             print(sandbox.run(Job("import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))")).stdout)
     """)  # fmt: skip
     assert done.stdout.split() == ["True", "1", "[]", "passed", "True", "-1"], done
