@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -44,10 +44,12 @@ class Exam(Source):
     """The user's turn; `{problem}` is the problem with its options."""
     instruction: str | None = None
     """Appended after a blank line; the recipe's when not given."""
+    evalplus: Literal["humaneval", "mbpp"] | None = None
+    """Tasks as evalplus has them, from `path`, or from its own release when `path` is not given."""
     program: str | None = None
     """Tests of a program, a text with `{field}` in it that runs after the program."""
     cases: tuple[str, ...] = ()
-    """Fields with lists of tests `input`, `output`; also as packed by LiveCodeBench."""
+    """Fields with lists of tests `input`, `output`, as LiveCodeBench has them, packed or not."""
     date: str | None = None
     """Field of the date an item was published."""
     since: datetime.date | None = None
@@ -63,14 +65,17 @@ class Exam(Source):
     def _window(self) -> Exam:
         if (self.since or self.until) and self.date is None:
             raise ValueError("since and until need date, the field that holds an item's date")
-        if self.kind == "code" and not (self.tests or self.program or self.cases):
-            raise ValueError("a benchmark of programs needs tests, program or cases")
+        if self.kind == "code" and not (self.tests or self.program or self.cases or self.evalplus):
+            raise ValueError("a benchmark of programs needs tests, program, cases or evalplus")
         return self
 
 
 @dataclass(frozen=True)
 class Items:
-    """The items of one benchmark: `frame` has `id, problem, answer, source, tests`; `hash` is of what was read."""
+    """The items of one benchmark: `frame` has `id, problem, answer, source, tests`; `hash` is of what was read.
+
+    The answer of a program's item is its tests, as `code_verifier.CodeVerifier` takes them.
+    """
 
     exam: Exam
     frame: pl.DataFrame
@@ -110,12 +115,13 @@ def load(exam: Exam, first: int | None = None) -> Items:
     Raises:
         SourceError: as `sources.read`; no item in the window of dates.
     """
-    problems, _ = sources.read(exam)
-    problems = _in_window(exam, problems)
+    if exam.evalplus is not None:
+        problems = _evalplus(exam)
+    else:
+        problems = _in_window(exam, sources.read(exam)[0])
     if problems.is_empty():
         raise SourceError(f"'{exam.name}': no item published from {exam.since} to {exam.until}; widen the window.")
-    kept = problems.head(first or problems.height)
-    rows = [_asked(exam, row) for row in kept.iter_rows(named=True)]
+    rows = [_asked(exam, row) for row in problems.head(first or problems.height).iter_rows(named=True)]
     schema = dict.fromkeys(("id", "problem", "answer", "source", "tests"), pl.String)
     return Items(exam, pl.DataFrame(rows, schema=schema), sources.content_hash(problems))
 
@@ -144,6 +150,15 @@ def contamination(items: Collection[Items], trained: pl.Series) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
+def _evalplus(exam: Exam) -> pl.DataFrame:
+    """evalplus's tasks with the columns of a source; an id begins with the benchmark's name."""
+    from assay.eval.code import evalplus_problems
+
+    tasks = evalplus_problems(str(exam.evalplus), exam.path)
+    empty = dict.fromkeys(("answer", "extra", "options"), pl.lit(None, pl.String))
+    return tasks.select(pl.format("{} {}", pl.lit(exam.name), "id").alias("id"), "problem", "tests", **empty)
+
+
 def _in_window(exam: Exam, problems: pl.DataFrame) -> pl.DataFrame:
     if exam.date is None:
         return problems
@@ -165,7 +180,8 @@ def _asked(exam: Exam, row: dict[str, Any]) -> dict[str, Any]:
     if options:
         problem += "\n\n" + "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options))
     asked = exam.template.replace("{problem}", problem)
-    return {"id": row["id"], "problem": asked, "answer": answer, "source": exam.name, "tests": _tests(exam, row, extra)}
+    tests = _tests(exam, row, extra) if exam.kind == "code" else None
+    return {"id": row["id"], "problem": asked, "answer": tests or answer, "source": exam.name, "tests": tests}
 
 
 def _tests(exam: Exam, row: dict[str, Any], extra: dict[str, Any]) -> str | None:
@@ -173,8 +189,17 @@ def _tests(exam: Exam, row: dict[str, Any], extra: dict[str, Any]) -> str | None
         fields = {**extra, "problem": row["problem"]}
         return sources.PLACEHOLDER.sub(lambda found: str(fields[found[1]]), exam.program)
     if exam.cases:
-        return json.dumps([case for name in exam.cases for case in _cases(extra[name])])
+        return _examples([case for name in exam.cases for case in _cases(extra[name])], extra)
     return row["tests"]
+
+
+def _examples(cases: list[dict[str, Any]], extra: dict[str, Any]) -> str:
+    """Examples for standard input, or calls of the function that LiveCodeBench's metadata names."""
+    if not any(case.get("testtype") == "functional" for case in cases):
+        return json.dumps([{"input": case["input"], "output": case["output"]} for case in cases])
+    calls = [[json.loads(line) for line in case["input"].splitlines()] for case in cases]
+    name = json.loads(extra.get("metadata") or "{}").get("func_name")
+    return json.dumps({"fn_name": name, "inputs": calls, "outputs": [json.loads(case["output"]) for case in cases]})
 
 
 def _cases(value: Any) -> list[dict[str, Any]]:

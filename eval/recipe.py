@@ -105,13 +105,14 @@ class EvaluateRecipe(Section):
     """Every sample's own seed derives from it."""
     budgets: Budgets = Budgets()
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
+    def prepare(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """What declarations say, filled in; samples and budgets only where the recipe leaves them open."""
+        if not isinstance(data.get("benchmarks"), list):
             return data
-        given = [name for name in ("samples",) if name in data]
-        given += ["budgets"] if "tokens" in (data.get("budgets") or {}) or "budgets" not in data else []
+        budgets = data.get("budgets")
+        given = ["samples"] * ("samples" in data)
+        given += ["budgets"] * (not isinstance(budgets, dict) or "tokens" in budgets)
         return {**data, "benchmarks": [declared(entry, given) for entry in data["benchmarks"]]}
 
     @model_validator(mode="after")

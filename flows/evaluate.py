@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -158,18 +159,28 @@ def evaluate_model(
     with console.progress() as bar:
         for items in results.items:
             label = name if len(results.items) == 1 else f"{name} {items.exam.name}"
-            bar.start(f"{label} pass@k")
-            parts.append(_passes(recipe, name, engine, verifier, store, items, bar.update))
-            bar.end(_line(parts[-1]))
-            if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
-                bar.start(f"{label} budgets")
-                samples = _sweep(recipe, engine, verifier, store, items, budgets, bar.update)
-                frame = thinking_budget.summarise(samples, recipe.budgets.ks)
-                who = [pl.lit(items.exam.name).alias("benchmark"), pl.lit(name).alias("model")]
-                results.budgets.append(frame.select(*who, pl.all()))
-                bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
+            with _grader(items, verifier) as grader:
+                bar.start(f"{label} pass@k")
+                parts.append(_passes(recipe, name, engine, grader, store, items, bar.update))
+                bar.end(_line(parts[-1]))
+                if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
+                    bar.start(f"{label} budgets")
+                    samples = _sweep(recipe, engine, grader, store, items, budgets, bar.update)
+                    frame = thinking_budget.summarise(samples, recipe.budgets.ks)
+                    who = [pl.lit(items.exam.name).alias("benchmark"), pl.lit(name).alias("model")]
+                    results.budgets.append(frame.select(*who, pl.all()))
+                    bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
     results.evaluations[name] = Evaluation(name, pl.concat([part.samples for part in parts]))
     return results.evaluations[name]
+
+
+def _grader(items: Items, verifier: Verifier) -> AbstractContextManager[Any]:
+    """Who grades a benchmark: the verifier, or the sandbox for programs."""
+    if items.exam.kind != "code":
+        return nullcontext(verifier)
+    from assay.pipelines.code_verifier import CodeVerifier
+
+    return CodeVerifier()
 
 
 def _passes(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store, items: Items,
@@ -265,7 +276,8 @@ def sample_rows(
     names = list(evaluations)
     spread = (pl.max_horizontal(names) - pl.min_horizontal(names)).alias("spread")
     chosen = joined.with_columns(spread).sort("spread", "problem_id", descending=[True, False]).head(items)
-    about = problems.select(problem_id="id", problem="problem", gold="answer")
+    gold = pl.when(pl.col("tests").is_null()).then(pl.col("answer")).otherwise(pl.lit("its tests"))
+    about = problems.select(problem_id="id", problem="problem", gold=gold)
     parts = []
     for name, e in evaluations.items():
         rows = e.samples.filter(pl.col("sample") < each).join(chosen.select("problem_id"), on="problem_id", how="semi")

@@ -27,6 +27,11 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    @classmethod
+    def prepare(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """The file's data, overrides and variables filled in, as it is to be checked; raises ValueError."""
+        return data
+
 
 def _local_path(path: Path, info: ValidationInfo) -> Path:
     context = info.context or {}
@@ -50,7 +55,7 @@ LocalPath = Annotated[Path, AfterValidator(_local_path)]
 ModelName = Annotated[str, AfterValidator(_model_name)]
 """A model's folder (when there is one of that path) or its name on the Hub."""
 
-Recipe = TypeVar("Recipe", bound=BaseModel)
+Recipe = TypeVar("Recipe", bound=Section)
 
 
 def load(path: str | Path, model: type[Recipe], overrides: Sequence[str] = ()) -> Recipe:
@@ -73,6 +78,10 @@ def load(path: str | Path, model: type[Recipe], overrides: Sequence[str] = ()) -
     texts: set[Path] = set()
     data = {k: v if k == "variables" else _expand(v, variables, typed, texts) for k, v in data.items()}
     context = {"folder": path.resolve().parent, "typed": texts, "variables": variables}
+    try:
+        data = model.prepare(data)
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}") from None
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
     except ValidationError as error:
