@@ -22,15 +22,19 @@ ACTIONS = ("drop", "keep", "reformulate")
 Finding = tuple[str, str]  # format, evidence
 MAX_GOLD = 10_000  # characters of a gold that are read
 
-# Any row that a rule below could name matches one of these. (?-u:\b) keeps the engine's fast path on Chinese.
-TEXT_SIGNS = (
-    r"(?:^|[^A-Za-z0-9])[BbＢｂ][\s}$*]{0,12}[.．)）:：、\]\-–|]|(?m:^[ \t>*-]{0,8}B[ \t])|[②⑵ⅡⅱⒷⓑ]"
-    r"|circled|(?:^|[^A-Za-z0-9.])[2２]\s{0,3}[.．)）、]|(?i:(?-u:\b)ii\s{0,3}[.):）])"
-    r"|(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?/ ?F(?-u:\b)|show|prove|explain|justify|describe|discuss)"
-    r"|(?i:demonstrate|verify|reason|compare|comment|derive|interpret|\[asy\]|!\[|includegraphics|<im|tikz)"
-    r"|(?i:\.(?:png|jpe?g|gif|svg|webp|bmp)|figure|diagram|graph|picture|image|chart|drawing|drawn|illustrat|depicted|choices|options)"
-    r"|[图证√]|判断|是否|正误|说明|解释|简述|对错|选项"
-)
+# A text that a rule below could name matches the rule's signs. (?-u:\b) keeps the engine's fast path on Chinese.
+SIGNS = {
+    "options": r"(?:^|[^A-Za-z0-9])[BbＢｂ][\s}$*]{0,12}[.．)）:：、\]\-–|]|(?m:^[ \t>*-]{0,8}B[ \t])|[②⑵ⅡⅱⒷⓑ]"
+    r"|circled|(?:^|[^A-Za-z0-9.])[2２]\s{0,3}[.．)）、]|(?i:(?-u:\b)ii\s{0,3}[.):）])|(?i:choices|options)|选项",
+    "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?/ ?F(?-u:\b))|√|判断|是否|正误|对错|的打",
+    "proof": r"(?i:show|prove|demonstrate|verify)|证",
+    "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof)"
+    r"|说明|解释|简述|谈谈",
+    "embedded": r"(?i:\[asy\]|!\[|includegraphics|<im|tikz|\[image|data:image|\.(?:png|jpe?g|gif|svg|webp|bmp))",
+    "figure": r"(?i:figure|diagram|graph|picture|image|chart|drawing|drawn|shown|illustrat|depicted)|图",
+}
+TEXT_SIGNS = "|".join(SIGNS.values())
+BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
 GOLD_SIGNS = (
     r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|q\.?e\.?d|see|proof|the |answer|option|choice)"
     r"|^[^A-Za-z0-9]{0,4}(?:text|math|box)"
@@ -57,16 +61,13 @@ def classify(problems: pl.DataFrame) -> pl.DataFrame:
     options = pl.col("options") if "options" in problems.columns else pl.lit(None, pl.List(pl.String))
     frame = problems.select(
         "id", pl.col("problem", "answer").cast(pl.String).fill_null(""), options.alias("options")
-    ).with_columns(suspect=_suspect())
-    rows = frame.select("problem", "answer", "options", "suspect").iter_rows()
-    found = [_format(*row[:3]) if row[3] else ("open", None) for row in rows]
-    return pl.DataFrame(
-        {
-            "id": frame["id"],
-            "format": pl.Series([kind for kind, _ in found], dtype=pl.String),
-            "evidence": pl.Series([evidence for _, evidence in found], dtype=pl.String),
-        }
-    )
+    ).with_row_index("row")
+    suspects = frame.filter(_suspect()).with_columns(signs=_signs())
+    rows = suspects.select("row", "problem", "answer", "options", "signs").iter_rows()
+    found = [(row, *_format(*rest)) for row, *rest in rows]
+    named = pl.DataFrame(found, {"row": pl.UInt32, "format": pl.String, "evidence": pl.String}, orient="row")
+    formats = frame.select("row", "id").join(named, on="row", how="left", maintain_order="left")
+    return formats.select("id", pl.col("format").fill_null("open"), "evidence")
 
 
 def _suspect() -> pl.Expr:
@@ -80,19 +81,28 @@ def _suspect() -> pl.Expr:
     )
 
 
-def _format(problem: str, answer: str, options: list[str | None] | None) -> tuple[str, str | None]:
+def _signs() -> pl.Expr:
+    """Which of `SIGNS` the problem shows, as `BITS`."""
+    shown = (pl.col("problem").str.contains(pattern) * BITS[rule] for rule, pattern in SIGNS.items())
+    return pl.sum_horizontal(shown)
+
+
+def _format(
+    problem: str, answer: str, options: list[str | None] | None, signs: int
+) -> tuple[str, str | None]:
+    """The first rule that holds; one whose signs are not there is not tried, which is most of the cost."""
     text, gold = plain(problem[:MAX_CHARS]), normalise_gold(answer[:MAX_GOLD])
     if finding := _boolean_gold(gold, text) or _options_field(options, gold):
         return finding
-    found = runs(text)
+    found = runs(text) if signs & BITS["options"] else []
     return (
-        _options_in_text(text, gold, found)
+        (_options_in_text(text, gold, found) if signs & BITS["options"] else None)
         or _letter_gold(text, gold)
-        or _embedded_figure(text)
-        or _boolean_wording(text, gold)
+        or (_embedded_figure(text) if signs & BITS["embedded"] else None)
+        or _boolean_wording(text, gold, bool(signs & BITS["boolean"]))
         or _parts(text, gold, found)
-        or _proof(text, gold)
-        or _missing_figure(text)
+        or _proof(text, gold, bool(signs & BITS["proof"]), bool(signs & BITS["explain"]))
+        or (_missing_figure(text) if signs & BITS["figure"] else None)
         or ("open", None)
     )
 
@@ -125,10 +135,10 @@ def _boolean_gold(gold: str, text: str) -> Finding | None:
     return None
 
 
-def _boolean_wording(text: str, gold: str) -> Finding | None:
-    if gold and not is_prose(gold):
+def _boolean_wording(text: str, gold: str, signs: bool) -> Finding | None:
+    if (gold and not signs) or (gold and not is_prose(gold)):
         return None
-    if match := TRUE_OR_FALSE.search(text):
+    if signs and (match := TRUE_OR_FALSE.search(text)):
         return "true_false", f'wording "{match[0]}"'
     question = None if gold else YES_NO_QUESTION.search(text[-400:])
     if question and not re.search(r"(?i)\b(?:or|if so)\b", question["rest"]):
@@ -277,15 +287,17 @@ def _pieces(gold: str) -> int:
     return 1
 
 
-def _proof(text: str, gold: str) -> Finding | None:
+def _proof(text: str, gold: str, proves: bool, explains: bool) -> Finding | None:
     """A proof or an explanation; not where the problem asks for a value beside it and the gold is one."""
     if gold and PROOF_GOLD.fullmatch(gold):
         return "proof", f'gold "{gold}"'
+    if not (proves or explains):
+        return None
     value = bool(gold) and not is_prose(gold)
-    if match := PROVE.search(text):
+    if proves and (match := PROVE.search(text)):
         asked = any(ASKS.search(part) for part in re.split(r"[.。;；\n]", text) if not PROVE.search(part))
         return None if value and asked else ("proof", f'wording "{match[0].strip()}"')
-    explain = None if value else EXPLAIN.search(text)
+    explain = EXPLAIN.search(text) if explains and not value else None
     return ("proof", f'wording "{explain[0].strip()}"') if explain else None
 
 

@@ -9,7 +9,8 @@ Stages, cheap before dear; a row's stage is the first that holds, for each bench
   (a question, where the benchmark was indexed with its answers).
 * `number_variant`: the same with numbers masked, where the numbers differ.
 * `near`: some windows agree and the sets of windows of `SMALL` symbols have a Jaccard similarity of `NEAR_JACCARD`.
-* `embedding`: a cosine similarity of `COSINE` between vectors that the caller computed.
+* `embedding`: a cosine similarity of `COSINE` between vectors that the caller computed, or of `APART` where the item is
+  ahead of every other of its benchmark by `LEAD`: problems of one kind are like many items, a retold one like one.
 
 A judge that reads both texts may then clear what only resembles an item (`soft`, `settle`).
 
@@ -30,7 +31,8 @@ from assay.filters.window_table import CLEAN, EMBEDDING, STAGES, Windows, salted
 
 __all__ = ["SOFT", "STAGES", "BenchmarkIndex", "decide", "settle", "soft"]
 
-COSINE = 0.85
+COSINE, APART, LEAD = 0.76, 0.65, 0.2  # set with all-MiniLM-L6-v2
+MANY = 20  # items, below which being ahead of the others says nothing
 SOFT = ("near", "embedding")  # stages that only resemble
 SPAN, BATCH = 8_192, 1_024  # rows that a thread takes, and that it folds at once: those stay in the cache
 
@@ -124,8 +126,11 @@ class BenchmarkIndex:
             for at in range(0, len(vectors) if name in self.vectors else 0, BATCH):
                 cosine = vectors[at : at + BATCH] @ self.vectors[name].T
                 best, part = cosine.argmax(axis=1), slice(at, at + BATCH)
-                value = cosine[np.arange(len(best)), best]
-                new = (found[part, b, 0] == CLEAN) & (value >= least)
+                rows = np.arange(len(best))
+                value = cosine[rows, best].copy()
+                cosine[rows, best] = -1
+                apart = (value >= APART) & (value - cosine.max(axis=1) >= LEAD) & (cosine.shape[1] >= MANY)
+                new = (found[part, b, 0] == CLEAN) & ((value >= least) | apart)
                 found[part, b][new] = np.stack([np.full(new.sum(), EMBEDDING), best[new]], axis=1)
                 score[part, b][new] = value[new]
 

