@@ -6,7 +6,9 @@ The tests are what stands at the very end of the text, where only the author of 
 - else the assertions that end the program. All but the last must be plain comparisons of calls and constants, since an
   assertion further up may be the program's own: its author must not get to run anything in the tests' process.
 
-Anything else at the end is not seen as tests, and the program runs as a whole.
+Anything else at the end is not seen as tests, and the program runs as a whole. Not protected from: a program that
+knows the text of its tests and cuts into it, with an open string at its end. Where program and tests come apart, they
+should stay apart (`Job(code, tests)`).
 """
 
 import ast

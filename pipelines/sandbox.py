@@ -241,24 +241,36 @@ def _read(file: int) -> str:
 def _command(backend: str, control: int) -> list[str]:
     """The supervisor's command line; with bwrap it starts behind the wall, else it builds the wall itself."""
     python, packages = os.path.realpath(sys.executable), sysconfig.get_path("purelib")
-    folders = [("/usr", "/usr"), (sys.base_prefix, sys.base_prefix), (packages, packages)]
-    binds = [bind for bind in dict.fromkeys(folders) if bind[0] == "/usr" or not bind[0].startswith("/usr/")]
-    settings = json.dumps({"binds": binds, "mounted": backend == "bwrap", "path": [packages]})
+    system = [f"/{name}" for name in ("bin", "lib", "lib64") if os.path.isdir(f"/{name}")]
+    folders = ["/usr", *(name for name in system if not os.path.islink(name))]
+    folders += [path for path in (sys.base_prefix, os.path.realpath(sys.base_prefix), packages) if path[:5] != "/usr/"]
+    settings = {
+        "binds": list(dict.fromkeys(folders)), "links": {n: os.readlink(n) for n in system if os.path.islink(n)},
+        "mounted": backend == "bwrap", "path": [packages],
+    }  # fmt: skip
     if backend == "namespaces":
-        return [python, *_FLAGS, _BOOT, str(_CELL.parent), str(control), settings]
+        return [python, *_FLAGS, _BOOT, str(_CELL.parent), str(control), json.dumps(settings)]
+    wall = [shutil.which("bwrap") or "bwrap", *_bwrap(settings["binds"], settings["links"])]
+    return [*wall, python, *_FLAGS, _BOOT, "/cell", str(control), json.dumps(settings)]
+
+
+def _bwrap(binds: list[str], links: dict[str, str]) -> list[str]:
+    """The wall that `cell.isolation` builds without bwrap, in bwrap's words."""
     wall = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid():
         wall += ["--unshare-user"]
     else:
         wall += [part for name in ("SYS_ADMIN", "SETUID", "SETGID") for part in ("--cap-add", f"CAP_{name}")]
-    for outside, inside in [*binds, (str(_CELL), "/cell/cell")]:
+    for outside, inside in [*((path, path) for path in binds), (str(_CELL), "/cell/cell")]:
         for parent in reversed(Path(inside).parents[:-1]):  # bwrap would close them to others as they are outside
             wall += ["--perms", "0755", "--dir", str(parent)]
         wall += ["--ro-bind", outside, inside]
-    for name in ("bin", "lib", "lib64"):
-        wall += ["--symlink", f"usr/{name}", f"/{name}"] if os.path.lexists(f"/{name}") else []
-    wall += ["--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--remount-ro", "/"]
-    return [shutil.which("bwrap") or "bwrap", *wall, python, *_FLAGS, _BOOT, "/cell", str(control), settings]
+    wall += ["--perms", "0755", "--dir", "/dev"]
+    for place, target in {**links, "/dev/shm": "/tmp", "/dev/fd": "/proc/self/fd"}.items():
+        wall += ["--symlink", target, place]
+    for name in ("null", "zero", "full", "random", "urandom"):
+        wall += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    return [*wall, "--proc", "/proc", "--dir", "/tmp", "--remount-ro", "/"]
 
 
 _FLAGS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]

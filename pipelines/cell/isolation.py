@@ -78,11 +78,12 @@ def _map_user(uid: int, gid: int) -> None:
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def enter_cell(binds: list[tuple[str, str]], mounted: bool) -> None:
+def enter_cell(binds: list[str], links: dict[str, str], mounted: bool) -> None:
     """Move this process behind a file system of its own; with root's rights they are given up afterwards.
 
     Args:
-        binds: (folder outside, place inside), all read-only.
+        binds: folders that are seen, read-only.
+        links: symbolic links beside them, and what they point to.
         mounted: bwrap has done so already: only `/proc` and root's rights are left to settle.
 
     Without bwrap the process forks, and the child goes on as the first process of its namespaces.
@@ -91,7 +92,7 @@ def enter_cell(binds: list[tuple[str, str]], mounted: bool) -> None:
     os.umask(0o022)
     if not mounted:
         _unshare_cell(privileged)
-        _build_root(binds)
+        _build_root(binds, links)
     elif privileged:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV)  # bwrap covers parts of its own: none could be nested in it
     if privileged and _real_root():
@@ -123,25 +124,22 @@ def _unshare_cell(privileged: bool) -> None:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 255)
 
 
-def _build_root(binds: list[tuple[str, str]]) -> None:
+def _build_root(binds: list[str], links: dict[str, str]) -> None:
     _mount("none", "/", flags=_REC | _PRIVATE)
     _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
-    for outside, inside in binds:
-        os.makedirs(f"/tmp{inside}", exist_ok=True)
-        _mount(outside, f"/tmp{inside}", flags=_BIND | _REC)
+    for path in binds:
+        os.makedirs(f"/tmp{path}", exist_ok=True)
+        _mount(path, f"/tmp{path}", flags=_BIND | _REC)
         attributes = struct.pack("QQQQ", _RDONLY | _NOSUID | _NODEV, 0, 0, 0)
-        result = _LIBC.syscall(_MOUNT_SETATTR, -100, f"/tmp{inside}".encode(), 0x8000, attributes, len(attributes))
-        _check(f"make {inside} read-only", result)
-    for name in ("bin", "lib", "lib64"):
-        if os.path.lexists(f"/{name}"):
-            os.symlink(f"usr/{name}", f"/tmp/{name}")
+        result = _LIBC.syscall(_MOUNT_SETATTR, -100, f"/tmp{path}".encode(), 0x8000, attributes, len(attributes))
+        _check(f"make {path} read-only", result)
     for name in ("tmp", "proc", "dev"):
         os.makedirs(f"/tmp/{name}", exist_ok=True)
     for name in ("null", "zero", "full", "random", "urandom"):
         os.close(os.open(f"/tmp/dev/{name}", os.O_CREAT))
         _mount(f"/dev/{name}", f"/tmp/dev/{name}", flags=_BIND)
-    os.symlink("/tmp", "/tmp/dev/shm")
-    os.symlink("/proc/self/fd", "/tmp/dev/fd")
+    for place, target in {**links, "/dev/shm": "/tmp", "/dev/fd": "/proc/self/fd"}.items():
+        os.symlink(target, f"/tmp{place}")
     _mount("proc", "/tmp/proc", "proc", _NOSUID | _NODEV)
     os.chdir("/tmp")
     _check("pivot_root", _LIBC.syscall(_PIVOT_ROOT[platform.machine()], b".", b"."))

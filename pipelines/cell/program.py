@@ -29,7 +29,7 @@ def run_program(code: str, report: Report) -> None:
 
 def serve_program(code: str, report: Report, line: socket.socket) -> None:
     """A program under test: what it defines is used by the tests' process over the line."""
-    module = _module("__main__")
+    module = _module("solution")  # so that a script's own main part does not run
     outcome = _flushed(_execute(code, "program.py", module))
     report("loaded" if outcome == "passed" else outcome)
     if outcome == "passed":

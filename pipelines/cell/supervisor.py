@@ -48,7 +48,7 @@ def main(control: int, config: str) -> None:
     line = socket.socket(fileno=control)
     settings = json.loads(config)
     try:
-        isolation.enter_cell(settings["binds"], settings["mounted"])
+        isolation.enter_cell(settings["binds"], settings["links"], settings["mounted"])
         _warm(settings["path"])
     except BaseException as error:
         line.send(json.dumps({"error": str(error) or repr(error)}).encode())

@@ -76,6 +76,7 @@ def test_a_script_sees_its_input_and_an_empty_place(sandbox):
         ("while True: print('x' * 1000)", "output", ""),
         ("import atexit; atexit.register(print, 'late'); import threading; threading.Thread(target=print).start()",
          "passed", ""),
+        ("import multiprocessing\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [-1, 2]))", "passed", ""),
     ],
 )  # fmt: skip
 def test_statuses(sandbox, code, status, says):
@@ -126,34 +127,43 @@ def test_bombs_end_and_leave_nothing(sandbox, bomb):
     assert supervisor(sandbox) == pid, "the cell lived through it"
 
 
-def test_nothing_but_tmp_can_be_written_and_it_is_small_and_gone_afterwards(sandbox):
-    execution = run(sandbox, """
-        import os, sys, sysconfig
-        def writable(path, flags=0):
-            try:
-                return os.write(os.open(path, os.O_WRONLY | flags), b"99") > 0
-            except OSError:
-                return False
-        tops = ["/" + name for name in os.listdir("/") if name != "proc"]
-        folders = ["/", sys.prefix, os.__file__[:-6], sysconfig.get_path("purelib"), *sys.path, *tops, "/dev/shm/.."]
-        print({folder for folder in folders if writable(folder + "/assay_probe", os.O_CREAT)})
-        files = ["/proc/sys/kernel/hostname", "/proc/sys/user/max_user_namespaces", "/proc/sysrq-trigger",
-                 sys.executable, "/proc/self/uid_map", "/dev/kmsg", "/dev/sda", "/dev/vda", os.__file__]
-        print([file for file in files if writable(file)])
-        mounts = [line.split() for line in open("/proc/self/mounts")]
-        print({place for _, place, _, options, *_ in mounts if "rw" in options.split(",") and place[:5] != "/dev/"})
-        written = 0
-        try:
-            for n in range(99):
-                open(f"/tmp/{n}", "wb").write(bytes(1 << 19))
-                written += 1
-        except OSError as error:
-            print(error.errno, written)
-    """)  # fmt: skip
-    places, files, mounts, full = execution.stdout.splitlines()
+WRITES = """
+import os, sys, sysconfig
+def writable(path, flags=0):
+    try:
+        return os.write(os.open(path, os.O_WRONLY | flags), b"99") > 0
+    except OSError:
+        return False
+folders = ["/", sys.prefix, os.__file__[:-6], sysconfig.get_path("purelib"), *sys.path, "/dev/pts", "/cell/cell"]
+folders += ["/" + name for name in os.listdir("/") if name != "proc"]
+print({folder for folder in folders if writable(folder + "/assay_probe", os.O_CREAT)})
+files = ["/proc/sys/kernel/hostname", "/proc/sys/user/max_user_namespaces", "/proc/sysrq-trigger", sys.executable,
+         "/proc/self/uid_map", "/dev/kmsg", "/dev/sda", "/dev/vda", os.__file__]
+print([file for file in files if writable(file)])
+mounts = [line.split() for line in open("/proc/self/mounts")]
+print({place for _, place, _, options, *_ in mounts if "rw" in options.split(",")} - {"/tmp", "/proc"})
+"""
+DEVICES = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")}
+
+
+def check_writes(printed: str) -> None:
+    places, files, mounts = printed.splitlines()
     assert (places, files) == ("{'/tmp'}", "[]")
-    assert full in ("28 7", "28 8"), "no space left after eight half megabytes"
-    assert eval(mounts) <= {"/tmp", "/proc", "/dev"}
+    assert eval(mounts) <= DEVICES | {"/proc/irq", "/proc/bus"}
+
+
+def test_nothing_but_tmp_can_be_written_and_it_is_small_and_gone_afterwards(sandbox):
+    check_writes(run(sandbox, WRITES).stdout)
+    full = run(sandbox, """
+        import os
+        for n in range(99):
+            try:
+                os.write(os.open(f"/tmp/{n}", os.O_WRONLY | os.O_CREAT), bytes(1 << 19))
+            except OSError as error:
+                print(error.errno, n)
+                break
+    """)  # fmt: skip
+    assert full.stdout == "28 8\n", "no space left after eight half megabytes"
     assert run(sandbox, "import os; print(os.listdir('/tmp'))").stdout == "[]\n"
     assert not Path("/tmp/assay_probe").exists()
 
@@ -330,8 +340,11 @@ def test_an_ordinary_user_needs_no_rights(backend):
             bomb = "import os\\nwhile True:\\n    try: os.fork()\\n    except OSError: pass"
             print(sandbox.run(Job(bomb), Limits(seconds=1, wall_seconds=2)).status in ("processes", "timeout"))
             print(sandbox.run(Job("import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))")).stdout)
+            print(sandbox.run(Job({WRITES!r})).stdout)
     """)  # fmt: skip
-    assert done.stdout.split() == ["True", "1", "[]", "passed", "True", "-1"], done
+    first, _, writes = done.stdout.partition("-1\n\n")
+    assert first.split() == ["True", "1", "[]", "passed", "True"], done
+    check_writes(writes.strip())
 
 
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux")
