@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from assay.pipelines.engines import Engine, VllmEngine, architecture, model_fingerprint
 from assay.pipelines.models import resolve
 from assay.pipelines.openai_engine import OpenAIEngine
-from assay.pipelines.recipe import Model
+from assay.pipelines.recipe import Cluster, Model
 
 __all__ = ["EnginePool", "engine_of"]
 
 
 def engine_of(model: Model) -> Engine:
     """The engine that a recipe's [model] names, `vllm` or `openai`; started."""
+    if model.cluster:
+        return _on_cluster(model, model.cluster)
     if model.engine == "vllm":
         return VllmEngine(model.path, max_model_len=model.max_model_len, dtype=model.dtype)
     return OpenAIEngine(
@@ -24,6 +27,16 @@ def engine_of(model: Model) -> Engine:
         concurrency=model.concurrency,
         timeout_s=model.timeout_s,
         key=model.key,
+    )
+
+
+def _on_cluster(model: Model, cluster: Cluster) -> Engine:
+    from assay.flows.cluster import ClusterEngine
+
+    start = partial(engine_of, model.model_copy(update={"cluster": None}))
+    resources = {"num_gpus": cluster.gpus} if cluster.gpus else {}
+    return ClusterEngine(
+        model.path, model.max_model_len, start, workers=cluster.workers, address=cluster.address, resources=resources
     )
 
 

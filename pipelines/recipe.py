@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from assay.pipelines.prompts import budget_of
 from assay.pipelines.settings import LocalPath, ModelName, Section, load, recipe_hash, resolved_json
 
-__all__ = ["Answer", "Benchmark", "Contamination", "Difficulty", "Drift", "Duplicates", "Format",
+__all__ = ["Answer", "Benchmark", "Cluster", "Contamination", "Difficulty", "Drift", "Duplicates", "Format",
            "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Shortcut", "Source",
            "SuspectGold", "Table", "load", "read_refresh", "recipe_hash", "resolved_json", "without_model"]  # fmt: skip
 
@@ -156,6 +156,17 @@ class Contamination(Section):
     """Longest judgement; one without an end decides nothing."""
 
 
+class Cluster(Section):
+    """Machines joined by Ray (`ray start`), on which engines of their own share the work."""
+
+    workers: Count = 2
+    """Engines at once."""
+    address: str | None = None
+    """`ray://host:10001`; by default what `RAY_ADDRESS` names, or a cluster of this machine alone."""
+    gpus: Annotated[float, Field(ge=0)] = 0
+    """GPUs set aside for each engine."""
+
+
 class Model(Section):
     """The model whose pass rate is the difficulty, and how it is sampled."""
 
@@ -171,6 +182,8 @@ class Model(Section):
     """Requests in flight on each server."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Longest wait for one completion from a server."""
+    cluster: Cluster | None = None
+    """Spread engine = 'vllm' over several machines, which have the model under the same path."""
     mode: Mode = "think"
     """`think`, `direct` or `budget=N`."""
     instruction: str | None = "Put your final answer within \\boxed{}."
@@ -194,6 +207,8 @@ class Model(Section):
     def _servers(self) -> "Model":
         if (self.engine == "openai") != bool(self.urls):
             raise ValueError("urls and engine = 'openai' belong together")
+        if self.cluster and self.engine != "vllm":
+            raise ValueError("cluster is for engine = 'vllm'; servers are spread by urls")
         if any("@" in url for url in self.urls):
             raise ValueError("urls hold a user or a key; put the key into the environment variable that `key` names")
         return self
