@@ -30,17 +30,17 @@ class Pool:
     planted: Path
 
 
-def write_pool(folder: Path, problems: int = 480, benchmark_items: int = 400, seed: int = 0) -> Pool:
+def write_pool(folder: Path, problems: int = 640, benchmark_items: int = 400, seed: int = 0) -> Pool:
     """Write three sources (two JSONL files and one of `reasoning-gym`), the benchmark and the labels into `folder`.
 
     Args:
-        problems: sound problems; about as many again are planted.
+        problems: sound problems; some 160 others are planted among them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(f"demo-pool:{seed}")
     benchmark = _distinct(rng, benchmark_items, (3, 5), set())
     seen = {c.expression for c in benchmark}
-    sound = _distinct(rng, problems, (3, 6), seen)
+    sound = _distinct(rng, problems, (3, 5), seen)
     pool = Pool(*(folder / f"{n}.jsonl" for n in ("drills", "stories", "gym", "benchmark", "planted")))
     exam = [phrase(c, rng) for c in benchmark]
     _write(pool.benchmark, [{"question": q, "gold": str(c.answer)} for q, c in zip(exam, benchmark)])
@@ -133,7 +133,7 @@ def _stories(rng: random.Random, sound: list[Chain]) -> list[tuple[Row, str | No
         body, _, ask = story(chain, rng).rpartition(". ")
         return {"body": body + ".", "ask": ask, "target": float(gold)}
 
-    wrong = [c for c in _distinct(rng, 20, (2, 3), set()) if c.answer][:12]
+    wrong = [c for c in _distinct(rng, 20, (2, 2), set()) if c.answer][:12]
     return [
         *((row(c, c.answer), None) for c in sound),
         *((row(c, int(f"{c.answer}{rng.randint(10, 99)}")), "wrong_gold") for c in wrong),  # two digits too many

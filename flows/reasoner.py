@@ -2,7 +2,8 @@
 
 It thinks between `<think>` and `</think>` and answers in `\\boxed{}`; an empty thinking block in the prompt is its
 direct mode, as in Qwen3. `cold_start` teaches it both at once by supervised fine-tuning (Qwen3's thinking-mode fusion
-in small), and stops early: it knows how to go about a chain and still slips, which is what RL can work on.
+in small). The demonstrations slip now and then, as collected ones do, and so does the model that imitates them: it
+knows how to go about a chain, and is wrong more often than it need be, which is what RL can work on.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ __all__ = [
     "story",
 ]
 
-STEPS = 500
-LARGEST = 12
-BY_HEART = 9
+STEPS = 400
+LARGEST = 9
+BY_HEART = 5
+SLIPS = 0.1
 END, PAD, START = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 WORDS = ("<think>", "</think>", "\\boxed{", "assistant", "user")
 TEMPLATE = (
@@ -133,9 +135,17 @@ def sample_chain(rng: random.Random, terms: int, largest: int = LARGEST, smalles
     )
 
 
-def chain_of_thought(chain: Chain) -> str:
-    """One line an operation: `12+34=46`."""
-    values = chain.partial_sums
+def slip(chain: Chain, rng: random.Random, share: float) -> list[int]:
+    """Running values of one who gets `share` of the operations wrong by 1 or 10 and goes on from there."""
+    values = [chain.numbers[0]]
+    for sign, number in zip(chain.signs, chain.numbers[1:]):
+        error = rng.choice((-10, -1, 1, 10)) if rng.random() < share else 0
+        values.append(values[-1] + sign * number + error)
+    return values
+
+
+def chain_of_thought(chain: Chain, values: list[int]) -> str:
+    """One line an operation: `12+34=46`, with these running values."""
     return "\n".join(
         f"{before}{'+' if sign > 0 else '-'}{number}={after}"
         for before, sign, number, after in zip(values, chain.signs, chain.numbers[1:], values[1:])
@@ -162,10 +172,11 @@ def story(chain: Chain, rng: random.Random) -> str:
     return f"{name} has {chain.numbers[0]} {things}, {', '.join(moves)}. How many {things} has {name} now?"
 
 
-def written_answer(chain: Chain, thinking: bool) -> str:
-    """What the model is taught to write after the prompt, in the given mode."""
-    answer = f"\\boxed{{{chain.answer}}}{END}"
-    return f"<think>\n{chain_of_thought(chain)}\n</think>\n\n{answer}" if thinking else answer
+def written_answer(chain: Chain, values: list[int] | None) -> str:
+    """What the model is taught to write after the prompt: a chain of thought with these `values`, or only the answer."""
+    if values is None:
+        return f"\\boxed{{{chain.answer}}}{END}"
+    return f"<think>\n{chain_of_thought(chain, values)}\n</think>\n\n\\boxed{{{values[-1]}}}{END}"
 
 
 def cold_start(
@@ -219,9 +230,10 @@ def _example(
     from assay.rl.batches import Example
 
     thinking = rng.random() >= direct_share
-    if not thinking and rng.random() < 0.5:  # the smallest sums are learned by heart: they need no thought
+    if not thinking and rng.random() < 0.8:  # the smallest sums are learned by heart: they need no thought
         chain = sample_chain(rng, 2, BY_HEART, 0)
     else:
         chain = sample_chain(rng, rng.randint(*terms), largest)
     prompt = render(tokenizer, phrase(chain, rng), "think" if thinking else "direct")
-    return Example(prompt, tokenizer.encode(written_answer(chain, thinking), add_special_tokens=False))
+    written = written_answer(chain, slip(chain, rng, SLIPS) if thinking else None)
+    return Example(prompt, tokenizer.encode(written, add_special_tokens=False))
