@@ -184,7 +184,7 @@ def _roles(rows: list[Row], named: dict[str, str], samples: int | None) -> dict[
 
 def _fits(role: str, rows: list[Row], column: str) -> bool:
     """Whether the values can play the role; the first hundred rows decide."""
-    values = [row.get(column) for row in rows[:100]]
+    values: list[Any] = [row.get(column) for row in rows[:100]]
     if role in ("item", "group"):
         return not any(isinstance(value, (list, dict)) for value in values)
     if role == "rate":
@@ -204,7 +204,7 @@ def _items(rows: list[Row], roles: dict[str, str], samples: int | None) -> list[
     merged: dict[tuple[str, str], Row] = {}
     percent = "rate" in roles and max(row[roles["rate"]] for row in rows) > 1
     for i, row in enumerate(rows):
-        get = {role: row.get(column) for role, column in roles.items()}
+        get: Row = {role: row.get(column) for role, column in roles.items()}
         if "rate" in get:
             get["c"] = _counted_of(get["rate"] / (100 if percent else 1), int(get.get("n") or samples or 0))
         key = (str(get.get("group", "")), str(get.get("item", i)))

@@ -57,7 +57,7 @@ class Replay:
     def write(self, ks: Sequence[int], folder: Path, difference: pl.DataFrame | None = None) -> Path:
         """The report with its numbers; returns the folder."""
         found = self.statistics(ks).rename({"group": "model"}).with_columns(benchmark=pl.lit(self.name))
-        parts = {name: found.filter(pl.col("metric") == metric) for name, metric in
+        parts: dict[str, Any] = {name: found.filter(pl.col("metric") == metric) for name, metric in
                  (("curves", "pass@k"), ("majority", "maj@k"), ("best", "best-of-k"))}  # fmt: skip
         table = None
         if difference is not None:
