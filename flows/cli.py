@@ -172,7 +172,7 @@ def replay(
                    fmt_str_lengths=60):  # fmt: skip
         typer.echo(found.statistics(wanted))
     pair = between or ((found.groups[0], found.groups[-1]) if against else None)
-    difference = found.between(*pair, wanted) if pair else None
+    difference = found.between(pair[0], pair[1], wanted) if pair else None
     if difference is not None:
         typer.echo(found.describe(difference))
     if out is not None:
