@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from assay.pipelines.code_verifier import CodeVerifier, extract_program
 from assay.pipelines.errors import SourceError
 from assay.pipelines.program_tests import borrow_imports, split
 from assay.pipelines.sandbox import Limits, Sandbox
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +217,13 @@ def test_unreadable_tests_are_said_so(text, verifier):
 )
 def test_the_program_of_a_completion(completion, expected):
     assert extract_program(completion) == expected
+
+
+def test_the_documentations_example(capfd):
+    text = (ROOT / "docs/code.md").read_text()
+    example = text.partition("```python\n")[2].partition("\n```\n\n")[0]
+    exec(example, {})
+    assert capfd.readouterr().out.split("\n") == ["cba", "", "passed", "['passed', 'failed']", "wrong", ""]
 
 
 def test_verdicts(verifier):
