@@ -23,9 +23,13 @@ Finding = tuple[str, str]  # format, evidence
 MAX_GOLD = 10_000  # characters of a gold that are read
 
 # A text that a rule below could name matches the rule's signs. (?-u:\b) keeps the engine's fast path on Chinese.
+LABEL_SIGNS = (  # of a letter, of a digit, of a Roman number, and of the signs that are labels by themselves
+    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}[.．)）:：、\]\-–—|]|(?m:^[ \t>*-]{{0,8}}{}[ \t])"
+    r"|(?:^|[^A-Za-z0-9.])[{}]\s{{0,3}}[.．)）、]|(?i:(?-u:\b){}\s{{0,3}}[.):）])|[{}]|circled"
+)
+FIRST = LABEL_SIGNS.format("AaＡａ", "A", "1１", "i", "①⑴ⅠⅰⒶⓐ") + r"|(?i:choices|options)|选项"
 SIGNS = {
-    "options": r"(?:^|[^A-Za-z0-9])[BbＢｂ][\s}$*]{0,12}[.．)）:：、\]\-–|]|(?m:^[ \t>*-]{0,8}B[ \t])|[②⑵ⅡⅱⒷⓑ]"
-    r"|circled|(?:^|[^A-Za-z0-9.])[2２]\s{0,3}[.．)）、]|(?i:(?-u:\b)ii\s{0,3}[.):）])|(?i:choices|options)|选项",
+    "options": LABEL_SIGNS.format("BbＢｂ", "B", "2２", "ii", "②⑵ⅡⅱⒷⓑ") + r"|(?i:choices|options)|选项",
     "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?/ ?F(?-u:\b))|√|判断|是否|正误|对错|的打",
     "proof": r"(?i:show|prove|demonstrate|verify)|证",
     "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof)"
@@ -62,7 +66,7 @@ def classify(problems: pl.DataFrame) -> pl.DataFrame:
     frame = problems.select(
         "id", pl.col("problem", "answer").cast(pl.String).fill_null(""), options.alias("options")
     ).with_row_index("row")
-    suspects = frame.filter(_suspect()).with_columns(signs=_signs())
+    suspects = frame.filter(_suspect()).with_columns(signs=_signs()).filter((pl.col("signs") > 0) | _odd())
     rows = suspects.select("row", "problem", "answer", "options", "signs").iter_rows()
     found = [(row, *_format(*rest)) for row, *rest in rows]
     named = pl.DataFrame(found, {"row": pl.UInt32, "format": pl.String, "evidence": pl.String}, orient="row")
@@ -72,19 +76,24 @@ def classify(problems: pl.DataFrame) -> pl.DataFrame:
 
 def _suspect() -> pl.Expr:
     """True where a row may be anything but open."""
+    return pl.col("problem").str.contains(TEXT_SIGNS) | _odd()
+
+
+def _odd() -> pl.Expr:
+    """True where that is so whatever the text says."""
     blank = pl.col("answer").str.strip_chars() == ""
     return (
         (pl.col("options").list.len().fill_null(0) > 1)
-        | pl.col("problem").str.contains(TEXT_SIGNS)
         | pl.col("answer").str.contains(GOLD_SIGNS)
         | (blank & pl.col("problem").str.contains("[?？]"))
     )
 
 
 def _signs() -> pl.Expr:
-    """Which of `SIGNS` the problem shows, as `BITS`."""
-    shown = (pl.col("problem").str.contains(pattern) * BITS[rule] for rule, pattern in SIGNS.items())
-    return pl.sum_horizontal(shown)
+    """Which of `SIGNS` the problem shows, as `BITS`; options have a first label, too."""
+    shown = {rule: pl.col("problem").str.contains(pattern) for rule, pattern in SIGNS.items()}
+    shown["options"] &= pl.col("problem").str.contains(FIRST)
+    return pl.sum_horizontal(is_shown * BITS[rule] for rule, is_shown in shown.items())
 
 
 def _format(

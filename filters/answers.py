@@ -257,7 +257,7 @@ def _sound(max_chars: int) -> pl.Expr:
     number = pl.col("answer").str.contains(r"^\s*-?[0-9]{1,30}(?:\.[0-9]{1,30})?\s*$")
     short = pl.col("answer").str.len_bytes() <= max_chars
     hints = pl.col("problem").str.contains(r"(?i:answer|\bans\b|solution|boxed)|####|答案|[！-～]")
-    equation = pl.col("problem").str.tail(80).str.contains("=", literal=True)
+    equation = pl.col("problem").str.tail(80).str.contains(r"=(?:[^=A-Za-z]|\\[A-Za-z]+)*$")  # with no word after it
     return number & short & ~hints & ~equation & pl.col("gold_fault").is_null()
 
 

@@ -8,7 +8,9 @@ Rows whose numbers or operators differ are different problems, however alike: "1
 """
 
 import json
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
@@ -22,7 +24,7 @@ WINDOW = 3
 PERMUTATIONS, SEED = 64, 20_240_917
 FOUND = 0.995  # chance that a pair at the threshold shares a band
 MIN_CORE = 8  # symbols; shorter texts are compared exactly only
-BATCH = 20_000
+BATCH = 10_000
 # Numbers with a factorial, and brackets at numbers and operators: "(2+3)*4" is not "2+(3*4)".
 NUMBERS = r"\d+(?:\.\d+)?!?|[\d+\-*/^=]\(|\)[\d+\-*/^=!]|\(-?\d"
 
@@ -103,10 +105,15 @@ def signatures(texts: pl.Series, folded: Folded) -> np.ndarray:
 def keys(column: pl.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each row the hash of its folded text, of its numbers and operators, and the symbols of its core; [n] each."""
     text, signature, length = (np.zeros(len(column), kind) for kind in (np.uint64, np.uint64, np.int64))
-    for part, folded in batches(column):
+
+    def work(part: slice) -> None:
+        folded = fold(column[part])
         text[part] = whole_hashes(folded.full, folded.full_at, MAX_SYMBOLS, np.arange(len(folded.full_at) - 1))[0]
         signature[part] = signatures(column[part], folded)
         length[part] = np.diff(folded.core_at)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(work, (slice(start, start + BATCH) for start in range(0, len(column), BATCH))))
     return text, signature, length
 
 

@@ -54,9 +54,9 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 
 def frame(rows: Sequence[dict[str, object]]) -> pl.DataFrame:
     """`id, problem, answer, options` of labelled cases; an id is the place."""
-    names = {"problem": pl.String, "answer": pl.String, "options": pl.List(pl.String)}
-    data = [{name: row.get(name) for name in names} for row in rows]
-    return pl.DataFrame(data, schema=names).with_columns(id=pl.int_range(pl.len()).cast(pl.String))
+    schema = pl.Schema({"problem": pl.String(), "answer": pl.String(), "options": pl.List(pl.String)})
+    data = [{name: row.get(name) for name in schema} for row in rows]
+    return pl.DataFrame(data, schema=schema).with_columns(id=pl.int_range(pl.len()).cast(pl.String))
 
 
 def real_pool(data: Path) -> pl.DataFrame:

@@ -265,7 +265,7 @@ class Refresh:
         doubtful = self._problems.join(rows, on="id", how="semi")
         own = self._graded.filter(pl.col("problem_id").is_in(rows["id"].implode()))
         others = self._beside(doubtful)
-        strong, weak = own["model"].first() if len(others) else None, others["model"].unique().sort().to_list()
+        strong, weak = self._model() if len(others) else None, others["model"].unique().sort().to_list()
         answers = pl.concat([own, others])
         found = suspect_gold.decide(rows, answers, settings.min_share, settings.min_samples, strong, weak)
         confirmed = [name for name, item in self.reviewed.items() if item.verdict == "confirm"]
@@ -275,7 +275,11 @@ class Refresh:
         """What other models answered in the same mode, from the record; see `Scoring.beside`."""
         if self._graded.is_empty():
             return pl.DataFrame(schema=GRADED)
-        return self.scoring.beside(problems, self._graded["model"].first())
+        return self.scoring.beside(problems, self._model())
+
+    def _model(self) -> str:
+        """The fingerprint of the model whose samples were graded."""
+        return str(self._graded["model"].item(0))
 
     def _selection(self) -> pl.DataFrame:
         settings = self.recipe.selection

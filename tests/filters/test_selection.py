@@ -1,5 +1,6 @@
 """Max-min fairness by hand, and a draw that depends on the seed and nothing else."""
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -70,3 +71,35 @@ def test_refusals():
         selection.decide(pool(a=1), -1, 0)
     with pytest.raises(ValueError, match="no column 'bucket'"):
         selection.decide(pool(a=1), 1, 0, by="bucket")
+
+
+def test_combinations_are_groups():
+    rows = [(f"{d}{b}{i}", d, b) for d in "ab" for b, size in (("x", 1), ("y", 30)) for i in range(size)]
+    problems = pl.DataFrame(rows, schema=["id", "domain", "bucket"], orient="row")
+    taken = kept(problems, 8, by=("domain", "bucket"))
+    assert {name[:2] for name in taken} == {"ax", "ay", "bx", "by"}
+    assert sum(name[1] == "y" for name in taken) == 6
+
+
+def test_farthest_first_by_hand():
+    """Three directions, the first given twice: of three, one of each."""
+    vectors = np.array([[1, 0], [1, 0], [0, 1], [0.6, 0.8]], np.float32)
+    problems = pl.DataFrame({"id": list("pqrs"), "domain": ["d"] * 4})
+    for seed in range(6):
+        assert len(kept(problems, 3, seed, vectors=vectors) & {"p", "q"}) == 1
+    order = [selection._draw(0, name) for name in "pqrs"]
+    first = "pqrs"[order.index(min(order))]
+    farthest = {"p": "r", "q": "r", "r": "p", "s": "p"}
+    assert first in kept(problems, 2, vectors=vectors)
+    assert kept(problems, 2, vectors=vectors) - {first} <= set(farthest[first] + ("q" if first in "rs" else ""))
+    with pytest.raises(ValueError, match="3 vectors for 4 problems"):
+        selection.decide(problems, 2, 0, vectors=vectors[:3])
+
+
+def test_sketches_are_near_for_like_texts_and_masked_for_numbers():
+    texts = ["Ann sold 12 pears at the market", "Ann sold 99 pears at the market", "Solve the cubic in z", None]
+    vectors = selection.sketches(pl.Series(texts))
+    assert vectors.shape == (4, 256)
+    assert vectors[0] @ vectors[1] == pytest.approx(1)
+    assert abs(vectors[0] @ vectors[2]) < 0.3
+    assert not vectors[3].any()

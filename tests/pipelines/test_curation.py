@@ -479,3 +479,22 @@ def test_embeddings_find_a_problem_told_in_other_words(place):
     found = json.loads(made.funnel["reasons"][1])
     assert found["embedding"] >= 0.7 * len(told)
     assert numbers(kept(store_of(place))) >= set(range(6))
+
+
+def test_a_source_that_joins_later_is_scanned_too(place):
+    item = json.loads((place / "bench.jsonl").read_text())["q"]
+    refresh(store_of(place), recipe(place, "contamination"))
+    write(place / "late.jsonl", [{"q": item, "a": "3"}, row(9)])
+    late = '[[sources]]\nname = "late"\npath = "late.jsonl"\nproblem = "q"\nanswer = "a"\n'
+    (place / "recipe.toml").write_text(RECIPE.format(ladder='["contamination"]') + late)
+    refresh(store_of(place), load(place / "recipe.toml", RefreshRecipe))
+    assert rejected(store_of(place)) == {item: ("contamination", "exact")}
+
+
+def test_a_diverse_choice_by_words(place):
+    same = [f"Ann has {n} pears and eats {n // 2} of them at noon. How many pears has Ann left?" for n in range(40, 52)]
+    other = "A train of 200 metres crosses a bridge of 1,000 metres in one minute. Find its speed in metres a second."
+    write(place / "sums.jsonl", [{"q": text, "a": str(n)} for n, text in enumerate([*same, other])])
+    sets = ["selection.size=2", "selection.diversity=words", "selection.balance=domain and bucket"]
+    refresh(store_of(place), recipe(place, "selection", sets=sets))
+    assert other in kept(store_of(place))["problem"].to_list()
