@@ -158,8 +158,11 @@ def test_prefect_has_the_funnel_the_card_and_the_link(folder: Path) -> None:
     with get_client(sync_client=True) as client:
         artifacts = client.request("POST", "/artifacts/filter", json={}).json()
     kinds = {(a["key"], a["type"]) for a in artifacts}
-    assert {("funnel", "table"), ("card", "markdown"), ("snapshot", "markdown")} <= kinds
-    table = next(json.loads(a["data"]) for a in artifacts if a["key"] == "funnel")
+    assert {("demo-funnel", "table"), ("demo-card", "markdown"), ("demo-snapshot", "markdown")} <= kinds
+    bars = next(a["data"] for a in artifacts if a["key"] == "demo-pass-rates")
+    assert "| medium | " in bars
+    assert "█" * 40 in bars
+    table = next(json.loads(a["data"]) for a in artifacts if a["key"] == "demo-funnel")
     assert [row["filter"] for row in table][:3] == ["parse", "format", "answer"]
 
 

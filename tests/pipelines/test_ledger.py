@@ -63,6 +63,41 @@ def test_diff_names_every_kind_of_change(store):
     assert ledger.diff(store, "one", "one").is_empty()
 
 
+def test_changes_are_counted_without_their_evidence(store):
+    decisions(store, "two", "parse", other="")
+    decisions(store, "two", "difficulty", other="3/4")
+    assert ledger.changes(ledger.diff(store, "one", "two")).rows() == [
+        ("in", "not in the pool", "kept", 2),
+        ("in", "difficulty: too_hard", "kept", 1),
+        ("out", "kept", "difficulty: too_easy", 1),
+        ("moved", "format: proof", "difficulty: too_hard", 1),
+        ("moved", "kept", "kept", 1),
+        ("out", "kept", "not in the pool", 1),
+    ]
+
+
+def test_pass_rates_are_those_that_difficulty_saw(store):
+    evidence = "3/8 correct, 95% 0.12-0.71, 2 truncated"
+    decisions(store, "two", "difficulty", seen=evidence, easy="!too_easy 4/4 correct, 95% 0.5-1.00",
+              unknown="!unknown_pass_rate 0 of 8 samples scored")  # fmt: skip
+    found = ledger.pass_rates(store, "two")
+    assert found.sort("pass_rate").rows() == [("seen", 0.375, True), ("easy", 1.0, False)]
+
+
+def test_refreshes_that_decided_the_same_are_told_once(store):
+    for name in ("three", "four"):
+        record(store, name)
+    for name in ("three", "four", "cut off"):
+        decisions(store, name, "format", stays="!proof")
+    lines = ledger.why(store, "stays").splitlines()
+    assert lines[-4:] == [
+        "snapshot three to four (2 refreshes): rejected",
+        "  format        rejected as proof",
+        "snapshot cut off: rejected, in a refresh that did not finish",
+        "  format        rejected as proof",
+    ]
+
+
 def test_standing_is_the_first_rejection(store):
     decisions(store, "two", "suspect_gold", walks="!suspect_gold 5 of 8")
     found = {row["problem_id"]: row for row in ledger.standing(store, "two").to_dicts()}

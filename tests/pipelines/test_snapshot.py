@@ -136,6 +136,19 @@ def test_ids_by_prefix_and_latest(store):
         snapshots.find(store, "x")
 
 
+def test_the_snapshot_before_is_of_the_same_recipe_and_on_the_disk(store):
+    def at(day: int, name: str) -> Snapshot:
+        return replace(made(f"2026010{day}-{name}"), time=datetime(2026, 1, day), recipe={"name": name})
+
+    days = [at(1, "pool"), at(2, "other"), at(3, "pool"), at(4, "pool")]
+    for day in days:
+        snapshots.record(store, day)
+    for written in days[:2]:
+        snapshots.write(store, written, kept(), rejected(), NO_HITS)
+    assert snapshots.previous(store, days[3]) == days[0].id
+    assert snapshots.previous(store, days[0]) is None
+
+
 def test_ids_sort_by_time_and_tell_recipes_apart():
     early, late = datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 0, 1)
     assert snapshots.new_id("a", early) < snapshots.new_id("a", late)
