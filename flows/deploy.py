@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import yaml
 from prefect import flow
@@ -21,6 +22,7 @@ from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_logger, get_run_logger
 from prefect.runner import Runner
+from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_URL
 from rich.markup import render
 
@@ -82,6 +84,13 @@ class Deployment:
     def __post_init__(self) -> None:
         if [self.cron is None, self.interval is None, not self.on_change].count(False) != 1:
             raise RecipeError(f"{self.recipe}: when is it to run? Give one of --cron, --interval and --on-change.")
+        if self.interval is not None and self.interval <= 0:
+            raise RecipeError(f"--interval {self.interval}: give seconds above 0.")
+        try:
+            _ = self.when, ZoneInfo(self.timezone)
+        except (ValueError, KeyError) as error:
+            found = f'--cron "{self.cron}" --timezone {self.timezone}'
+            raise RecipeError(f'{found}: {error}. Such as --cron "0 3 * * *" --timezone Europe/Berlin.') from None
 
     def read(self) -> RefreshRecipe:
         """The recipe as a run will see it."""
@@ -91,6 +100,13 @@ class Deployment:
     def parameters(self) -> dict[str, Any]:
         """Of the flow `scheduled_refresh`."""
         return {"recipe": str(self.recipe.resolve()), "overrides": list(self.overrides), "no_model": self.no_model}
+
+    @property
+    def when(self) -> Schedule | None:
+        """As Prefect serves it; None when a change starts the runs."""
+        if self.cron is not None:
+            return Cron(self.cron, timezone=self.timezone)
+        return Interval(self.interval) if self.interval is not None else None
 
     @property
     def schedule(self) -> dict[str, Any]:
@@ -143,14 +159,13 @@ def serve(deployment: Deployment, every: float = 5.0) -> None:
 
 
 def _registered(deployment: Deployment, name: str) -> Any:
-    when = {"schedules": [deployment.schedule]} if deployment.schedule else {}
     return scheduled_refresh.to_deployment(
         name,
         parameters=deployment.parameters,
         triggers=[DeploymentEventTrigger(**deployment.trigger)] if deployment.on_change else None,
         concurrency_limit=ConcurrencyLimitConfig(**deployment.limit),
         entrypoint_type=EntrypointType.MODULE_PATH,
-        **when,
+        schedule=deployment.when,
     )
 
 
