@@ -71,7 +71,7 @@ def classify(problems: pl.DataFrame) -> pl.DataFrame:
     found = [(row, *_format(*rest)) for row, *rest in rows]
     named = pl.DataFrame(found, {"row": pl.UInt32, "format": pl.String, "evidence": pl.String}, orient="row")
     formats = frame.select("row", "id").join(named, on="row", how="left", maintain_order="left")
-    return formats.select("id", pl.col("format").fill_null("open"), "evidence")
+    return formats.select("id", pl.col("format").fill_null("open"), "evidence").rechunk()
 
 
 def _suspect() -> pl.Expr:

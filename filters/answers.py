@@ -249,7 +249,7 @@ def decide(problems: pl.DataFrame, max_chars: int = MAX_GOLD) -> pl.DataFrame:
     faults = [(row, *_fault(max_chars, *rest)) for row, *rest in rows]
     found = pl.DataFrame(faults, {"row": pl.UInt32, "reason": pl.String, "evidence": pl.String}, orient="row")
     decided = frame.select("id").with_row_index("row").join(found, on="row", how="left", maintain_order="left")
-    return decided.select("id", pl.col("reason").is_null().alias("keep"), "reason", "evidence")
+    return decided.select("id", pl.col("reason").is_null().alias("keep"), "reason", "evidence").rechunk()
 
 
 def _sound(max_chars: int) -> pl.Expr:

@@ -25,11 +25,12 @@ def interval(correct: np.ndarray, wrong: np.ndarray, confidence: float) -> tuple
     """
     from scipy.special import betaincinv
 
+    (right, failed), at = np.unique(np.stack([correct, wrong]), axis=1, return_inverse=True)  # few, of many problems
     tail = (1 - confidence) / 2
-    low = np.where(correct == 0, 0.0, betaincinv(correct + 0.5, wrong + 0.5, tail))
-    high = np.where(wrong == 0, 1.0, betaincinv(correct + 0.5, wrong + 0.5, 1 - tail))
-    unknown = correct + wrong == 0
-    return np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+    low = np.where(right == 0, 0.0, betaincinv(right + 0.5, failed + 0.5, tail))
+    high = np.where(failed == 0, 1.0, betaincinv(right + 0.5, failed + 0.5, 1 - tail))
+    unknown = right + failed == 0
+    return np.where(unknown, np.nan, low)[at], np.where(unknown, np.nan, high)[at]
 
 
 def pass_rates(graded: pl.DataFrame, confidence: float = 0.95) -> pl.DataFrame:

@@ -100,7 +100,7 @@ def false_positives(pool: pl.DataFrame) -> Figure:
     """Free answers taken for multiple choice or true/false."""
     rows = pool.filter(~pl.col("source").is_in(CHOICE))
     found = answer_format.classify(rows).with_columns(rows["source", "problem", "answer"])
-    wrong = found.filter(pl.col("format").is_in(["multiple_choice", "true_false"]))
+    wrong = found.filter(pl.col("format").is_in(["multiple_choice", "true_false"])).rechunk()  # pl.format needs it
     said = wrong.select(pl.format("{}: {} | {} | {}", "source", "evidence", "problem", pl.col("answer").fill_null("")))
     return Figure("formats, false positives", "free-answer sources", len(wrong) / max(1, len(rows)), len(rows), 0.005,
                   most=True, misses=said.to_series().to_list())  # fmt: skip

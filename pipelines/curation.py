@@ -29,7 +29,7 @@ from assay.filters import (
     shortcut,
     suspect_gold,
 )
-from assay.pipelines import review, sources
+from assay.pipelines import parsed, review, sources
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.engines import Engine
 from assay.pipelines.errors import RecipeError, SourceError
@@ -176,7 +176,7 @@ class Refresh:
 
     def _parse(self) -> pl.DataFrame:
         """Every row of every source: new problems are added to the store, what is no problem is rejected."""
-        read = [sources.read(source) for source in self.recipe.sources]
+        read = [parsed.read(self.store, source) for source in self.recipe.sources]
         problems, unparsable = pl.concat(p for p, _ in read), pl.concat(u for _, u in read)
         known = self.store.scan("problems").select("id", first="first_seen").unique("id", keep="first")
         seen = problems.join(known.collect(), on="id", how="left", maintain_order="left")

@@ -121,11 +121,12 @@ class Scoring:
 
     def _recorded(self, problems: pl.DataFrame, mode: str, samples: int) -> pl.DataFrame:
         """Recorded generations of these problems in this mode, the first `samples` of each, of one model."""
-        rows = self.store.scan("generations").filter(
-            pl.col("problem_id").is_in(problems["id"].implode()), pl.col("mode") == mode
-        )
-        newest = rows.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
-        found = newest.filter(pl.col("sample") < samples).sort("sample", maintain_order=True).collect()
+        rows = self.store.scan("generations").filter(pl.col("mode") == mode, pl.col("sample") < samples)
+        texts = () if self.verifier is None else ("text", "finish_reason")  # long, and read by a verifier alone
+        own = rows.select("key", "problem_id", "model", "sample", *texts).collect()
+        own = own.join(problems.select(problem_id="id"), on="problem_id", how="semi", maintain_order="left")
+        newest = own.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
+        found = newest.sort("sample", maintain_order=True)
         models = found["model"].unique().sort().to_list()
         if len(models) > 1 and (own := self._own_fingerprint()) in models:
             return found.filter(pl.col("model") == own)
@@ -147,9 +148,10 @@ class Scoring:
     def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
         """`key, problem_id, status, extracted`; graded source by source where their policies differ."""
         if self.verifier is None:
-            latest = self.store.scan("verdicts").unique("key", keep="last", maintain_order=True)
-            keys = generations.lazy().select("key", "problem_id")
-            return keys.join(latest.select("key", "status", "extracted"), on="key").collect()
+            rows = self.store.scan("verdicts").select("key", "status", "extracted").collect()
+            mine = rows.join(generations.select("key"), on="key", how="semi", maintain_order="left")
+            latest = mine.unique("key", keep="last", maintain_order=True)
+            return generations.select("key", "problem_id").join(latest, on="key")
         from assay.pipelines import generate
 
         sources: dict[Policy, list[str]] = {}

@@ -186,7 +186,8 @@ def main(rows: int) -> None:
         print(f"{part} / usual: {speeds[part] / speeds['usual']:.1f} (must be {least})")
     for size in (10_000, 100_000, 1_000_000):
         if size <= rows:
-            print(f"stages at {size:>9,}: {1e6 * run('stages', size)['seconds'] / size:.2f} us a row")
+            speed = speeds["stages"] if size == rows else size / run("stages", size)["seconds"]
+            print(f"stages at {size:>9,}: {1e6 / speed:.2f} us a row", flush=True)
     scored = min(rows, 100_000)
     found = run("rebanding", scored)
     print(f"a new band over {scored:,} rows of 8 recorded samples: {found['seconds']:.1f} s (100,000 must be under 5)")

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from assay.flows import bench
-from assay.pipelines import curation, ledger, review
+from assay.pipelines import curation, ledger, review, sources
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import Refresh, back_scan, refresh
 from assay.pipelines.engines import Completion, Request
@@ -498,3 +498,19 @@ def test_a_diverse_choice_by_words(place):
     sets = ["selection.size=2", "selection.diversity=words", "selection.balance=domain and bucket"]
     refresh(store_of(place), recipe(place, "selection", sets=sets))
     assert other in kept(store_of(place))["problem"].to_list()
+
+
+def test_an_unchanged_file_is_parsed_once_and_a_changed_one_or_declaration_anew(place, monkeypatch):
+    store, read = store_of(place), []
+    parse = sources.read
+    monkeypatch.setattr(sources, "read", lambda table: read.append(table.name) or parse(table))
+    write(place / "sums.jsonl", [row(0), "{broken"])
+    for _ in range(2):
+        made = refresh(store, recipe(place, "format"))
+        assert made.funnel.row(0)[1:] == (2, 1, '{"unparsable_line": 1}')
+    assert read == ["sums"]
+    write(place / "sums.jsonl", [row(1), "{broken"])
+    refresh(store, recipe(place, "format"))
+    assert numbers(kept(store)) == {1}
+    refresh(store, recipe(place, "format", sets=["sources.sums.license=CC0"]))
+    assert (read, kept(store)["license"].to_list()) == (["sums"] * 3, ["CC0"])
