@@ -92,12 +92,19 @@ class Engine(Protocol):
 
     name: str
     fingerprint: str
-    tokenizer: PreTrainedTokenizerBase
     max_model_len: int
-    busy_seconds: float
-    """Spent inside the engine so far, this project's own work round it not counted."""
-    sampled_tokens: int
-    """So far, the end tokens included."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's own."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """Spent inside the engine so far, this project's own work round it not counted."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        """So far, the end tokens included."""
 
     def stream(self, requests: Sequence[Request]) -> Stream:
         """Completions as they finish; keeps none. Closing it takes what is in flight out of the engine.
