@@ -95,6 +95,14 @@ def test_a_prompt_too_long_is_named(engine: VllmEngine) -> None:
         engine.generate([Request("long", [5] * 600, Sampling(), 0)])
 
 
+def test_the_samples_of_a_prompt_compute_it_once(engine: VllmEngine) -> None:
+    prompt = [5 + i * i % 90 for i in range(400)]
+    before = engine.shared_tokens
+    engine.generate([Request(f"s{i}", prompt, Sampling(max_tokens=4), i) for i in range(8)])
+    block = engine._llm.llm_engine.vllm_config.cache_config.block_size
+    assert engine.shared_tokens - before == 7 * (400 // block * block) > 0
+
+
 def test_an_interrupted_run_leaves_the_engine_empty(engine: VllmEngine) -> None:
     class Stop(Exception):
         pass

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import polars as pl
@@ -52,6 +52,22 @@ def test_only_what_is_missing_is_sampled(engine: VllmEngine, tmp_path: Path) -> 
     plan = generate.plan(store, engine, PROBLEMS, mode="think", samples=4, sampling=SAMPLING)
     assert plan.describe().startswith("think: 40 samples wanted, 30 recorded, 10 to sample")
     assert store.scan("generations").collect().height == 30
+
+
+def test_the_plan_tells_counts_tokens_time_and_memory_before_it_starts(engine: VllmEngine, tmp_path: Path) -> None:
+    """With lengths as they are once some are recorded; the burst that measures the speed is not a sample."""
+    store, notes = Store.open(tmp_path / "s", create=True), []
+    engine.busy_seconds = engine.sampled_tokens = 0
+    for samples in (100, 104):
+        take(store, engine, samples, progress=lambda d, t, note: notes.append((d, t, note)))
+    plans = [note for done, _, note in notes if done == 0]
+    first = r"think: 1000 samples wanted, 0 recorded, 1000 to sample \(.* prompt tokens, at most 48,000 new ones\); "
+    assert re.match(first + r"at most \d+ (s|min) at [\d,]+ tokens/s; \d+\.\d GiB held, a KV cache of [\d,]+", plans[0])
+    assert (found := re.search(r"40 to sample .* about ([\d,]+) by the lengths so far; \d+ s at", plans[1]))
+    mean = store.scan("generations").select(pl.col("token_ids").list.len().mean()).collect().item()
+    assert int(found[1]) == pytest.approx(40 * mean, rel=0.1)
+    assert re.fullmatch(r"[\d,]+ tokens/s", notes[-1][2])
+    assert store.scan("generations").collect().height == 1040
 
 
 def test_other_sampling_other_weights_other_seed_are_other_generations(engine: VllmEngine, tmp_path: Path) -> None:
@@ -114,23 +130,19 @@ def test_a_killed_run_is_completed_to_the_rows_of_an_uninterrupted_one(engine: V
         from assay.pipelines.models import REASONER
         problems = pl.read_parquet(sys.argv[2])
         engine = VllmEngine(REASONER, max_model_len=512, dtype="float32", max_num_seqs=16)
-        print("ready", flush=True)
         generate.sample(Store.open(sys.argv[1], create=True), engine, problems, mode="think", samples=24,
                         sampling=Sampling(max_tokens=48), progress=lambda d, t, note: print(d, flush=True))
         """)
     PROBLEMS.write_parquet(tmp_path / "problems.parquet")
     arguments = [sys.executable, "-c", script, str(tmp_path / "killed"), str(tmp_path / "problems.parquet")]
-    for wait in (0.6,):
-        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert child.stdout is not None
-        assert any(line.strip() == "ready" for line in child.stdout)
-        child.stdout.readline()
-        time.sleep(wait)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
+    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert child.stdout is not None
+    assert any(line.strip() == "30" for line in child.stdout)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
     killed, whole = Store.open(tmp_path / "killed"), Store.open(tmp_path / "whole", create=True)
     recorded = killed.scan("generations").collect()
-    assert 0 < recorded.height < 240
+    assert 30 <= recorded.height < 240
     assert killed.check() == []
     done, expected = take(killed, engine, 24), take(whole, engine, 24)
     columns = ["key", "problem_id", "sample", "seed", "token_ids", "text", "finish_reason"]
