@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def test_the_reasoner_passes(pool: EnginePool, reasoner: Path) -> None:
             "template", "memory plan"} <= {f.name for f in findings}  # fmt: skip
 
 
-def test_another_model_in_the_engine_and_a_tensor_left_out_are_found(
+def test_another_model_in_the_engine_and_weights_that_do_not_arrive_are_found(
     pool: EnginePool, reasoner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = subject(pool, reasoner)
@@ -39,12 +38,9 @@ def test_another_model_in_the_engine_and_a_tensor_left_out_are_found(
         s.model.model.layers[0].mlp.up_proj.weight *= 1.2
     assert module.ratio(s).holds is False
     s = subject(pool, reasoner)
-    real = VllmEngine.load_weights
-    keep: Any = lambda self, weights, name: real(self, [w for w in weights if "mlp" not in w[0]], name)  # noqa: E731
-    with monkeypatch.context() as patched:
-        patched.setattr(VllmEngine, "load_weights", keep)
-        assert module.weight_sync(s).holds is False
-    pool.close()
+    monkeypatch.setattr(VllmEngine, "load_weights", lambda self, _, name: setattr(self, "fingerprint", name))
+    for check in (module.weight_sync, module.prefix_cache, module.tied_embeddings):
+        assert check(s).holds is False
 
 
 def test_an_end_token_that_is_not_the_tokenizers_is_found(pool: EnginePool, reasoner: Path) -> None:
