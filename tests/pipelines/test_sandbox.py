@@ -77,12 +77,16 @@ def test_a_script_sees_its_input_and_an_empty_place(sandbox):
         ("import atexit; atexit.register(print, 'late'); import threading; threading.Thread(target=print).start()",
          "passed", ""),
         ("import multiprocessing\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [-1, 2]))", "passed", ""),
+        ("import os, time\nif os.fork():\n    time.sleep(0.3)\n    raise ValueError", "failed", "ValueError"),
+        ("import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        x = b'x' * (100 << 20)\n"
+         "        time.sleep(60)\ntime.sleep(60)", "memory", ""),
     ],
 )  # fmt: skip
 def test_statuses(sandbox, code, status, says):
     execution = run(sandbox, code)
     assert execution.status == status, execution
     assert says in execution.stderr
+    assert execution.processor_seconds < 1.8, "before the kernel's own limit, at two seconds"
     assert len(execution.stdout) <= SHORT.output_mb << 20
 
 
@@ -261,6 +265,13 @@ def test_no_forged_verdict(sandbox, name):
     assert all(job.tests for job in jobs)
     statuses = [execution.status for execution in sandbox.run_many(jobs, limits)]
     assert not {"passed", "lost"} & set(statuses), statuses
+
+
+def test_an_end_that_the_tests_swallow_is_no_pass(sandbox):
+    tests = "try:\n    f(1)\nexcept BaseException:\n    pass\n"
+    assert sandbox.run(Job("import os\ndef f(x): os._exit(0)", tests)).status == "exited"
+    assert sandbox.run(Job("def f(x): raise SystemExit", tests)).status == "exited"
+    assert sandbox.run(Job("def f(x): raise ValueError", tests)).status == "passed"
 
 
 def test_the_reading_attack_works_where_tests_are_in_the_programs_memory(sandbox):
