@@ -123,9 +123,9 @@ class Scoring:
         """Recorded generations of these problems in this mode, the first `samples` of each, of one model."""
         rows = self.store.scan("generations").filter(pl.col("mode") == mode, pl.col("sample") < samples)
         texts = () if self.verifier is None else ("text", "finish_reason")  # long, and read by a verifier alone
-        own = rows.select("key", "problem_id", "model", "sample", *texts).collect()
-        own = own.join(problems.select(problem_id="id"), on="problem_id", how="semi", maintain_order="left")
-        newest = own.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
+        seen = rows.select("key", "problem_id", "model", "sample", *texts).collect()
+        seen = seen.join(problems.select(problem_id="id"), on="problem_id", how="semi", maintain_order="left")
+        newest = seen.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
         found = newest.sort("sample", maintain_order=True)
         models = found["model"].unique().sort().to_list()
         if len(models) > 1 and (own := self._own_fingerprint()) in models:

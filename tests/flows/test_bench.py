@@ -75,3 +75,11 @@ def test_copies_planted_in_the_real_pool(pool) -> None:
     assert recall.of > 900
     assert recall.holds, recall.value
     assert precision.holds, precision.misses
+
+
+def test_the_review_command(tmp_path: Path) -> None:
+    from assay.pipelines.store import Store
+
+    store = Store.open(tmp_path / "store", create=True)
+    done = CliRunner().invoke(app, ["review", "-s", str(store.path)])
+    assert f"{store.path / 'review.toml'}: 0 new, 0 undecided" in " ".join(done.output.split())
