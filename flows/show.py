@@ -79,8 +79,8 @@ def show(store: Store, name: str, each: int = 2, step: int | None = None) -> str
     if rollouts.is_empty():
         raise StoreError(f"{store.path}: run {run} has no rollouts{'' if step is None else f' at step {step}'}.")
     rollouts = rollouts.unique(["step", "problem_id", "sample", "completion"], maintain_order=True)
-    golds = dict(store.scan("problems").select("id", "answer").unique("id").collect().iter_rows())
-    shares = rollouts["status"].value_counts(sort=True).iter_rows()
+    golds: dict[str, str] = dict(store.scan("problems").select("id", "answer").unique("id").collect().iter_rows())
+    shares: list[tuple[str, int]] = list(rollouts["status"].value_counts(sort=True).iter_rows())
     head = f"{run}: {rollouts.height:,} rollouts of steps {rollouts['step'].min()} to {rollouts['step'].max()}; " + (
         ", ".join(f"{status} {count / rollouts.height:.1%}" for status, count in shares)
     )

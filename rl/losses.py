@@ -320,5 +320,6 @@ def value_loss(
     plain, clipped = (values - returns.detach()).square(), (near - returns.detach()).square()
     mask, denominator = mask.bool(), denominator or Denominator.count(mask)
     value = aggregate(torch.maximum(plain, clipped) / 2, mask, "token", denominator)
-    acts = aggregate((clipped > plain).float(), mask, "token", denominator)
+    beyond = (values - values_old).abs() > clip  # else the two differ by rounding alone
+    acts = aggregate((beyond & (clipped > plain)).float(), mask, "token", denominator)
     return Loss(value, {"value_loss": value.detach(), "value_clip_share": acts})

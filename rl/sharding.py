@@ -21,7 +21,7 @@ def shard(module: Any, method: str, function: Callable[..., Any]) -> None:
     Each layer of `module.get_decoder()` is a unit. Gradients are averaged over the ranks, so a loss whose denominator
     is of all ranks must be multiplied by their number.
     """
-    setattr(module, method, types.MethodType(function, module))
+    setattr(module, method, types.MethodType(function if ranks.alone() else _copied(function), module))
     if ranks.alone():
         return
     from torch.distributed.device_mesh import init_device_mesh
@@ -32,6 +32,13 @@ def shard(module: Any, method: str, function: Callable[..., Any]) -> None:
         fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
     register_fsdp_forward_method(module, method)
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """FSDP2 hooks what comes out, and a hook on a view is lost with it."""
+    from torch.utils._pytree import tree_map
+
+    return lambda *arguments: tree_map(torch.clone, function(*arguments))
 
 
 def full_state(module: Any) -> dict[str, Tensor]:

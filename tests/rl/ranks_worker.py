@@ -25,7 +25,7 @@ ALGORITHMS = ("dr_grpo", "gspo", "ppo")
 
 class Probe(Updater):
     @ranks.together
-    def gradient(self) -> torch.Tensor:
+    def gradient_now(self) -> torch.Tensor:
         grads = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in self.model.parameters()]
         return torch.cat([g.flatten() for g in grads])
 
@@ -41,12 +41,14 @@ def train(algorithm: str, folder: Path) -> dict[str, Any]:
     updater, groups = probe(algorithm)
     for step in range(2):
         metrics = updater.update(groups, updater.estimate(groups), step)
-    gradient, weights, state = updater.gradient(), updater.weights(), updater.state()
+    gradient, state = updater.gradient_now(), updater.state()
+    weights = {k: v.clone() for k, v in updater.weights().items()}
     save_checkpoint(folder / algorithm, updater.model, build_tokenizer(), {"updater": state}, weights)
     updater.load(folder / algorithm)
     third = updater.update(groups, updater.estimate(groups), 2)
     ranks.release()
-    return {"metrics": metrics, "gradient": gradient, "weights": weights, "third": third}
+    return {"metrics": metrics, "gradient": gradient, "weights": weights, "third": third,
+            "start": tiny_model().state_dict()}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -36,15 +36,22 @@ def run_alone(out: Path) -> None:
     torch.save({a: worker.train(a, out / "alone") for a in worker.ALGORITHMS}, out / "of-1.pt")
 
 
+def flat(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([weights[name].flatten() for name in sorted(weights)])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dr_grpo", "gspo", "ppo"])
 def test_two_ranks_have_the_gradient_and_the_weights_of_one(outcomes: Any, algorithm: str) -> None:
     one, two = outcomes[1][algorithm], outcomes[2][algorithm]
     assert float((two["gradient"] - one["gradient"]).norm() / one["gradient"].norm()) < 1e-5
     assert set(one["weights"]) == set(two["weights"])
-    for name, weight in one["weights"].items():
-        torch.testing.assert_close(two["weights"][name], weight, atol=1e-5, rtol=0)
+    moved, apart = (flat(one["weights"]) - flat(one["start"])), flat(two["weights"]) - flat(one["weights"])
+    assert float(moved.norm()) > 0.1
+    assert float(apart.norm() / moved.norm()) < 1e-3  # AdamW divides rounding by itself where a gradient is near 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dr_grpo", "gspo", "ppo"])
 def test_metrics_are_of_all_ranks_and_a_loaded_checkpoint_goes_on(outcomes: Any, algorithm: str) -> None:
     """Also after a save and a load: AdamW's moments and the critic's."""
