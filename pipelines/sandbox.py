@@ -244,14 +244,12 @@ def _command(backend: str, control: int) -> list[str]:
     system = [f"/{name}" for name in ("bin", "lib", "lib64") if os.path.isdir(f"/{name}")]
     folders = ["/usr", *(name for name in system if not os.path.islink(name))]
     folders += [path for path in (sys.base_prefix, os.path.realpath(sys.base_prefix), packages) if path[:5] != "/usr/"]
-    settings = {
-        "binds": list(dict.fromkeys(folders)), "links": {n: os.readlink(n) for n in system if os.path.islink(n)},
-        "mounted": backend == "bwrap", "path": [packages],
-    }  # fmt: skip
+    binds, links = list(dict.fromkeys(folders)), {n: os.readlink(n) for n in system if os.path.islink(n)}
+    settings = json.dumps({"binds": binds, "links": links, "mounted": backend == "bwrap", "path": [packages]})
     if backend == "namespaces":
-        return [python, *_FLAGS, _BOOT, str(_CELL.parent), str(control), json.dumps(settings)]
-    wall = [shutil.which("bwrap") or "bwrap", *_bwrap(settings["binds"], settings["links"])]
-    return [*wall, python, *_FLAGS, _BOOT, "/cell", str(control), json.dumps(settings)]
+        return [python, *_FLAGS, _BOOT, str(_CELL.parent), str(control), settings]
+    wall = [shutil.which("bwrap") or "bwrap", *_bwrap(binds, links)]
+    return [*wall, python, *_FLAGS, _BOOT, "/cell", str(control), settings]
 
 
 def _bwrap(binds: list[str], links: dict[str, str]) -> list[str]:
