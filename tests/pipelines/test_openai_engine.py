@@ -210,8 +210,8 @@ def test_another_model_or_one_without_token_ids_is_refused(reasoner: Path, tmp_p
 
 
 def _start(reasoner: Path, port: int) -> subprocess.Popen[bytes]:
-    options = "--dtype float32 --max-model-len 512 --enforce-eager --no-enable-chunked-prefill"
-    options += " --max-num-batched-tokens 16384 --logprobs-mode processed_logprobs --generation-config vllm"
+    options = "--dtype float32 --max-model-len 512 --enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens"
+    options += " 16384 --logprobs-mode processed_logprobs --generation-config vllm --distributed-executor-backend uni"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(reasoner)]
     more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     return subprocess.Popen(
