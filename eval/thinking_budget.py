@@ -226,17 +226,27 @@ class _Sweep:
             limit = replace(self.sampling, max_tokens=budget + len(stop) + self.answer_tokens,
                             thinking_budget=budget - (0 if opened else len(self._encode(open_tag))))
             out += [Wanted(id, i, f"budget={budget}", prompt, limit, f" vllm {self.stop_text}") for i in range(n)]
-        return [self._engines_answer(w, c, budget, stop) for w, c in zip(out, self.sampler.complete(out))]
+        chains = [self._chain(w, c) for w, c in zip(out, self.sampler.complete(out))]
+        forced = [c.ids[budget : budget + len(stop)] == stop for c in chains]
+        self._undo([c for c, f in zip(chains, forced) if f and c.end is not None and c.end[1] <= budget], budget)
+        return [self._engines_answer(c, budget, stop) if f and (c.end is None or c.end[1] > budget)
+                else self._own_end(c, budget, budget) for c, f in zip(chains, forced)]
 
-    def _engines_answer(self, w: Wanted, c: Completion, budget: int, stop: list[int]) -> _Answer:
-        forced, size = list(c.token_ids[budget : budget + len(stop)]) == stop, len(c.token_ids)
-        chain = _Chain(w.problem, w.sample, w.prompt, list(c.token_ids), c.finish_reason == "stop", sampled=size)
-        chain.end = _find(self.engine.tokenizer, chain.ids, self.think_end)
-        if not forced:
-            return self._own_end(chain, budget, budget)
-        answer = chain.ids[budget + len(stop):]
-        return self._answer(w.problem, budget, w.sample, True, budget, budget + len(stop), answer,
-                            not chain.finished, size, size)
+    def _undo(self, chains: list[_Chain], budget: int) -> None:
+        """vLLM 0.32 forces its stop text also where thinking ended by itself just before: sample on from there."""
+        for c in chains:
+            c.ids = c.ids[:budget]
+        self._grow(chains, budget, f"budget={budget}")
+
+    def _chain(self, w: Wanted, c: Completion) -> _Chain:
+        ids = list(c.token_ids)
+        return _Chain(w.problem, w.sample, w.prompt, ids, c.finish_reason == "stop",
+                      _find(self.engine.tokenizer, ids, self.think_end), len(ids))
+
+    def _engines_answer(self, c: _Chain, budget: int, stop: list[int]) -> _Answer:
+        answer = c.ids[budget + len(stop):]
+        return self._answer(c.problem, budget, c.sample, True, budget, budget + len(stop), answer, not c.finished,
+                            c.sampled, len(c.ids))
 
     def chains(self, problems: pl.DataFrame, n: int, budget: int) -> list[_Chain]:
         """The long generations: `budget` tokens of thinking, and room for the answer if thinking ended."""

@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 from assay.eval.intervals import paired_difference
 from assay.eval.thinking_budget import cost, summarise, sweep
 from assay.flows.reasoner import phrase, sample_chain
-from assay.pipelines.engines import Sampling, VllmEngine
+from assay.pipelines.engines import VllmEngine
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
@@ -25,17 +25,19 @@ STOP = "\n</think>\n\n"
 BUDGETS = [0, 8, 16, 24, 32, 48, 96]
 
 
-def exam(items: int) -> pl.DataFrame:
+def exam(items: int, least: int, most: int) -> pl.DataFrame:
     rng = random.Random(3)
-    chains = [sample_chain(rng, rng.randint(2, 4)) for _ in range(items)]
+    chains = [sample_chain(rng, rng.randint(least, most)) for _ in range(items)]
     return pl.DataFrame({"id": [f"e{i}" for i in range(items)], "problem": [phrase(c, rng) for c in chains],
                          "answer": [str(c.answer) for c in chains]})  # fmt: skip
 
 
-def run(engine: VllmEngine, budgets: list[int], items: int = 60, n: int = 4, **more: object) -> pl.DataFrame:
+def run(
+    engine: VllmEngine, budgets: list[int], items: int = 60, n: int = 4, terms: tuple[int, int] = (2, 4), **more: object
+) -> pl.DataFrame:
     options = {"answer_tokens": 16, "stop_text": STOP, **more}
     with Verifier(workers=1) as verifier:
-        return sweep(engine, exam(items), budgets, n, verifier=verifier, **options)  # type: ignore[arg-type]
+        return sweep(engine, exam(items, *terms), budgets, n, verifier=verifier, **options)  # type: ignore[arg-type]
 
 
 def rates(samples: pl.DataFrame, budget: int) -> np.ndarray:
@@ -81,13 +83,13 @@ def test_vllms_own_budget_agrees_in_distribution(engine: VllmEngine, reused: pl.
             gap, error = left[name].mean() - right[name].mean(), ((left[name].var() + right[name].var()) / 240) ** 0.5
             assert abs(gap) <= 2.6 * error + 1e-9, (budget, name, gap, error)
         forced = abs(left["forced"].mean() - right["forced"].mean())
-        assert forced <= 0.13, (budget, forced)
+        assert forced <= 0.1, (budget, forced)
 
 
 def test_a_sweep_costs_little_more_than_its_longest_budget(engine: VllmEngine) -> None:
-    """Eight budgets that all force the end, at a temperature at which thinking hardly ends by itself."""
+    """Eight budgets on chains so long that thinking reaches the longest."""
     counted = engine.sampled_tokens
-    found = run(engine, [32 * i for i in range(1, 9)], items=10, answer_tokens=12, sampling=Sampling(temperature=4.0))
+    found = run(engine, [16 * i for i in range(1, 9)], items=12, terms=(20, 20), answer_tokens=12)
     assert found["forced"].mean() > 0.8
     spent = cost(found)
     assert spent.sampled == engine.sampled_tokens - counted
