@@ -243,23 +243,25 @@ def _command(backend: str, control: int) -> list[str]:
     python, packages = os.path.realpath(sys.executable), sysconfig.get_path("purelib")
     system = [f"/{name}" for name in ("bin", "lib", "lib64") if os.path.isdir(f"/{name}")]
     folders = ["/usr", *(name for name in system if not os.path.islink(name))]
-    folders += [path for path in (sys.base_prefix, os.path.realpath(sys.base_prefix), packages) if path[:5] != "/usr/"]
-    binds, links = list(dict.fromkeys(folders)), {n: os.readlink(n) for n in system if os.path.islink(n)}
-    settings = json.dumps({"binds": binds, "links": links, "mounted": backend == "bwrap", "path": [packages]})
+    folders += [path for path in (sys.base_prefix, os.path.realpath(sys.base_prefix)) if path[:5] != "/usr/"]
+    # The packages get a place of their own: an environment below /tmp would be hidden by the private /tmp.
+    binds = {path: path for path in folders} | {"/packages": packages}
+    links = {n: os.readlink(n) for n in system if os.path.islink(n)}
+    settings = json.dumps({"binds": binds, "links": links, "mounted": backend == "bwrap", "path": ["/packages"]})
     if backend == "namespaces":
         return [python, *_FLAGS, _BOOT, str(_CELL.parent), str(control), settings]
     wall = [shutil.which("bwrap") or "bwrap", *_bwrap(binds, links)]
     return [*wall, python, *_FLAGS, _BOOT, "/cell", str(control), settings]
 
 
-def _bwrap(binds: list[str], links: dict[str, str]) -> list[str]:
+def _bwrap(binds: dict[str, str], links: dict[str, str]) -> list[str]:
     """The wall that `cell.isolation` builds without bwrap, in bwrap's words."""
     wall = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid():
         wall += ["--unshare-user"]
     else:
         wall += [part for name in ("SYS_ADMIN", "SETUID", "SETGID") for part in ("--cap-add", f"CAP_{name}")]
-    for outside, inside in [*((path, path) for path in binds), (str(_CELL), "/cell/cell")]:
+    for inside, outside in {**binds, "/cell/cell": str(_CELL)}.items():
         for parent in reversed(Path(inside).parents[:-1]):  # bwrap would close them to others as they are outside
             wall += ["--perms", "0755", "--dir", str(parent)]
         wall += ["--ro-bind", outside, inside]

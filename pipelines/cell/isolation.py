@@ -78,11 +78,11 @@ def _map_user(uid: int, gid: int) -> None:
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def enter_cell(binds: list[str], links: dict[str, str], mounted: bool) -> None:
+def enter_cell(binds: dict[str, str], links: dict[str, str], mounted: bool) -> None:
     """Move this process behind a file system of its own; with root's rights they are given up afterwards.
 
     Args:
-        binds: folders that are seen, read-only.
+        binds: folders that are seen, read-only: the place inside, and the folder outside.
         links: symbolic links beside them, and what they point to.
         mounted: bwrap has done so already: only `/proc` and root's rights are left to settle.
 
@@ -124,12 +124,14 @@ def _unshare_cell(privileged: bool) -> None:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 255)
 
 
-def _build_root(binds: list[str], links: dict[str, str]) -> None:
+def _build_root(binds: dict[str, str], links: dict[str, str]) -> None:
     _mount("none", "/", flags=_REC | _PRIVATE)
+    folders = {path: os.open(outside, os.O_PATH) for path, outside in binds.items()}  # before /tmp hides some
     _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
-    for path in binds:
+    for path, folder in folders.items():
         os.makedirs(f"/tmp{path}", exist_ok=True)
-        _mount(path, f"/tmp{path}", flags=_BIND | _REC)
+        _mount(f"/proc/self/fd/{folder}", f"/tmp{path}", flags=_BIND | _REC)
+        os.close(folder)
         attributes = struct.pack("QQQQ", _RDONLY | _NOSUID | _NODEV, 0, 0, 0)
         result = _LIBC.syscall(_MOUNT_SETATTR, -100, f"/tmp{path}".encode(), 0x8000, attributes, len(attributes))
         _check(f"make {path} read-only", result)
