@@ -80,10 +80,10 @@ def show(store: Store, name: str, each: int = 2, step: int | None = None) -> str
         raise StoreError(f"{store.path}: run {run} has no rollouts{'' if step is None else f' at step {step}'}.")
     rollouts = rollouts.unique(["step", "problem_id", "sample", "completion"], maintain_order=True)
     golds: dict[str, str] = dict(store.scan("problems").select("id", "answer").unique("id").collect().iter_rows())
-    shares: list[tuple[str, int]] = list(rollouts["status"].value_counts(sort=True).iter_rows())
-    head = f"{run}: {rollouts.height:,} rollouts of steps {rollouts['step'].min()} to {rollouts['step'].max()}; " + (
-        ", ".join(f"{status} {count / rollouts.height:.1%}" for status, count in shares)
-    )
+    counted = rollouts["status"].value_counts(sort=True)
+    shares = [f"{s} {n / rollouts.height:.1%}" for s, n in zip(counted["status"].to_list(), counted["count"].to_list())]
+    steps = f"steps {rollouts['step'].min()!s} to {rollouts['step'].max()!s}"
+    head = f"{run}: {rollouts.height:,} rollouts of {steps}; {', '.join(shares)}"
     picked = pick(rollouts, golds, each).items()
     told = [_told(title, row, golds) for title, frame in picked for row in frame.iter_rows(named=True)]
     return "\n\n".join([head, *told])
