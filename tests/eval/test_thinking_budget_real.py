@@ -87,9 +87,9 @@ def test_vllms_own_budget_agrees_in_distribution(engine: VllmEngine, reused: pl.
 
 
 def test_a_sweep_costs_little_more_than_its_longest_budget(engine: VllmEngine) -> None:
-    """Eight budgets on chains so long that thinking reaches the longest."""
+    """Eight budgets on chains so long that thinking reaches the longest; answers as short beside it as usual."""
     counted = engine.sampled_tokens
-    found = run(engine, [16 * i for i in range(1, 9)], items=12, terms=(20, 20), answer_tokens=12)
+    found = run(engine, [8 * i for i in range(1, 9)], items=12, terms=(20, 20), answer_tokens=3)
     assert found["forced"].mean() > 0.8
     spent = cost(found)
     assert spent.sampled == engine.sampled_tokens - counted
