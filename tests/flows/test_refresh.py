@@ -104,7 +104,7 @@ def filled(command: str, place: Path) -> str:
         return command
     store = Store.open(place / "store")
     ids = store.scan("snapshots").sort("time").collect()["id"]
-    names = {"ID": store.scan("problems").collect()["id"][0], "BEFORE": ids[0], "AFTER": ids[-1]}
+    names = {"ID": store.scan("problems").collect()["id"][-1], "BEFORE": ids[0], "AFTER": ids[-1]}
     return re.sub(r"\b(ID|BEFORE|AFTER)\b", lambda found: str(names[found[0]]), command)
 
 
