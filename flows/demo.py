@@ -44,15 +44,17 @@ def run_demo(
     seed: int = 0,
     overrides: tuple[str, ...] = (),
     install_seconds: float = 0.0,
+    problems: int = 640,
     console: Console | None = None,
 ) -> Path:
     """Run everything into `out`; returns the folder with `report.html` and `summary.json`.
 
     Args:
         fresh_model: make the small reasoner anew (minutes) instead of taking the one in the package.
+        problems: sound ones in the raw pool.
         overrides: of the recipes, e.g. `train.steps=20` or `evaluate.items=100`.
     """
-    demo = Demo(out, seed, overrides, console or Console())
+    demo = Demo(out, seed, overrides, console or Console(), problems)
     demo.seconds["install"] = install_seconds
     with EnginePool(max_model_len=512, dtype="float32") as pool:
         model = demo.timed("cold_start", lambda: demo.cold_start(fresh_model))
@@ -70,6 +72,7 @@ class Demo:
     seed: int
     overrides: tuple[str, ...]
     console: Console
+    problems: int = 640
     seconds: dict[str, float] = field(default_factory=dict)
 
     def timed(self, part: str, run: Any) -> Any:
@@ -104,7 +107,7 @@ class Demo:
         from assay.flows.refresh import run_refresh
 
         self.console.heading("2. Refresh")
-        write_pool(self.out / "raw", seed=self.seed)
+        write_pool(self.out / "raw", self.problems, seed=self.seed)
         recipe = self._load("demo_refresh", RefreshRecipe, model=model)
         run_refresh(recipe, lambda: pool.get(str(model)), self.console)
 

@@ -39,7 +39,7 @@ FOUND = {
 def folder(tmp_path_factory: pytest.TempPathFactory, pool: Any) -> Path:
     """A demo with six training steps."""
     pool.close()  # the demo starts its own engine
-    return run_demo(tmp_path_factory.mktemp("demo") / "out", overrides=SHORT)
+    return run_demo(tmp_path_factory.mktemp("demo") / "out", overrides=SHORT, problems=160)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_accuracy_rises_with_the_thinking_budget(folder: Path) -> None:
         (pl.col("model") == "base") & (pl.col("k") == 1)
     )
     curve = dict(frame.select("budget", "estimate").iter_rows())
-    assert curve[8] < curve[16] < curve[24] < curve[64]
+    assert curve[10] < curve[20] < curve[30] < curve[64]
     assert curve[64] - curve[0] > 0.3
     cost = frame.select(pl.col("new_tokens", "anew_tokens").sum()).row(0)
     assert cost[0] < 0.5 * cost[1]
