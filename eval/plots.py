@@ -49,7 +49,7 @@ ENDINGS = ["natural", "forced", "truncated", "empty"]
 CURVES = {
     "pass@k": ("pass_at_k", "pass@k"),
     "maj@k": ("majority", "Majority vote, maj@k"),
-    "best-of-k": ("best_of_k", "Best of k by mean log-probability"),
+    "best-of-k": ("best_of_k", "Best of k by score"),
 }
 
 # Panel title, y axis with its unit, pattern over metric names; a metric goes to the first panel that matches.

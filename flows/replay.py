@@ -11,7 +11,6 @@ import polars as pl
 from assay.eval import recorded
 from assay.eval.comparison import compare_pass_at_k, describe, four_way
 from assay.eval.report import ReportData
-from assay.flows.evaluate import FOUR_WAY
 from assay.flows.results import save
 from assay.pipelines.errors import SourceError
 from assay.pipelines.hints import did_you_mean
@@ -61,8 +60,9 @@ class Replay:
                  (("curves", "pass@k"), ("majority", "maj@k"), ("best", "best-of-k"))}  # fmt: skip
         table = None
         if difference is not None:
-            solved = four_way(*self._pair(difference["model"][0], difference["base"][0]))
-            table = solved.with_columns(cell=pl.col("solved_by").replace(FOUR_WAY), benchmark=pl.lit(self.name))
+            a, b = difference["model"][0], difference["base"][0]
+            cell = pl.col("solved_by").replace({"a_only": f"{a} only", "b_only": f"{b} only"})
+            table = four_way(*self._pair(a, b)).with_columns(cell=cell, benchmark=pl.lit(self.name))
         return save(ReportData(difference=difference, four_way=table, **parts), folder, self.name)
 
     def describe(self, difference: pl.DataFrame) -> str:
