@@ -173,7 +173,7 @@ def story(chain: Chain, rng: random.Random) -> str:
 
 
 def written_answer(chain: Chain, values: list[int] | None) -> str:
-    """What the model is taught to write after the prompt: a chain of thought with these `values`, or only the answer."""
+    """What the model is taught to write after the prompt: a chain of thought with these values, or the answer alone."""
     if values is None:
         return f"\\boxed{{{chain.answer}}}{END}"
     return f"<think>\n{chain_of_thought(chain, values)}\n</think>\n\n\\boxed{{{values[-1]}}}{END}"
