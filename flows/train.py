@@ -65,6 +65,7 @@ def run_training(
         f"{recipe.sampling.group_size} completions, run {folder.name}"
     )
     with Verifier() as verifier, console.progress() as bar:
+        verifier.start()
         engine = own.get(recipe.model)
         bar.start("train", recipe.steps)
 

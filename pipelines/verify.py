@@ -67,6 +67,10 @@ class Verifier:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Start a worker in the background; else the first item that needs one waits seconds for it."""
+        self._pool.submit({"gold": "1"})
+
     def close(self) -> None:
         """End the worker processes."""
         self._pool.close()

@@ -179,3 +179,12 @@ def test_threads_that_ask_the_same_share_one_comparison():
         for thread in threads:
             thread.join()
         assert results == ["correct"] * 8
+
+
+def test_a_started_verifier_has_a_worker_before_it_is_asked() -> None:
+    with Verifier(workers=1) as verifier:
+        verifier.start()
+        deadline = time.monotonic() + 30
+        while not verifier._pool.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(verifier._pool.processes()) == 1
