@@ -18,7 +18,7 @@ demo:
 	$(BIN)/assay demo --install-seconds $$(( $$(date +%s) - began )) $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -17,6 +17,10 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "600")
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="assay-prefect-")
+if "PYTEST_XDIST_WORKER" in os.environ:  # processes that share the cores: threads of each would wait for the others'
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
 def pytest_sessionstart() -> None:
@@ -28,9 +32,16 @@ def pytest_sessionstart() -> None:
         raise pytest.UsageError(f"assay is installed from {found}, not from {ROOT}: run `make setup` here.")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first; the order within each kind stays."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Fast tests first, and of the slow ones the flows', which take longest; those of a file stay in one process."""
+    items.sort(key=lambda item: (_slow(item), _slow(item) and item.path.parent.name != "flows"))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{'slow' if _slow(item) else 'fast'}"))
+
+
+def _slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(scope="session")
