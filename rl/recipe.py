@@ -166,6 +166,8 @@ class TrainRecipe(Section):
     """What differs from the preset, e.g. `clip_high = 0.3`."""
     steps: Count = 100
     """Batches of rollouts."""
+    max_sampled_tokens: Count | None = None
+    """The run also ends with the step that reaches so many: algorithms side by side at equal cost."""
     seed: int = 0
     """Of everything that is drawn."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -117,9 +117,9 @@ class Trainer:
         self._record_run()
         plan = self._plan() if self.say and ranks.alone() else None
         began, first = time.perf_counter(), self.step
-        while self.step < self.recipe.steps:
+        while not self._done:
             self._one_step()
-            if self.step % self.recipe.checkpoint_every == 0 or self.step == self.recipe.steps:
+            if self.step % self.recipe.checkpoint_every == 0 or self._done:
                 self._save()
         self._flush()
         seconds, done = time.perf_counter() - began, max(1, self.step - first)
@@ -127,6 +127,10 @@ class Trainer:
             actual = measured(self.updater, self._groups, self.maker, seconds / done, self._sampled / done)
             self.say("planned and measured\n" + compared(plan, actual))
         return self._result(seconds)
+
+    @property
+    def _done(self) -> bool:
+        return self.step >= self.recipe.steps or self.tokens >= (self.recipe.max_sampled_tokens or math.inf)
 
     def _plan(self) -> Plan:
         """Sampled anew at every start; the sampler's prefixes are forgotten after it, so a resumed run stays exact."""
