@@ -13,7 +13,6 @@ from assay.eval import distillation
 from assay.eval.evaluation import Evaluation
 from assay.eval.recipe import Budgets, EvaluateRecipe
 from assay.eval.report import ReportData
-from assay.filters import difficulty
 from assay.flows import evaluate as evaluation
 from assay.flows import reasoner, train
 from assay.flows.console import Console
@@ -21,6 +20,7 @@ from assay.flows.demo_pool import write_pool
 from assay.flows.distill import distill
 from assay.flows.models import EnginePool
 from assay.flows.results import merge, save
+from assay.pipelines import ledger
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.models import REASONER
 from assay.pipelines.recipe import RefreshRecipe
@@ -182,26 +182,8 @@ def curation_report(store: Store, snapshot: str = "latest") -> ReportData:
         "rows_out": funnel["rows_out"][-1],
         "removed": removed,
     }
-    return ReportData(
-        summary={"curation": curation}, funnel=funnel, pass_rates=_pass_rates(store, made.id), band=(band[0], band[1])
-    )
-
-
-def _pass_rates(store: Store, snapshot: str) -> pl.DataFrame:
-    """Of every problem of the snapshot that was scored, from the recorded verdicts."""
-    seen = store.scan("decisions").filter(pl.col("snapshot") == snapshot).select("problem_id").unique()
-    verdicts = store.scan("verdicts").unique("key", keep="last").select("key", "status")
-    graded = (
-        store.scan("generations")
-        .filter(pl.col("mode") == "think")
-        .join(seen, on="problem_id", how="semi")
-        .join(verdicts, on="key")
-        .select("problem_id", "status")
-        .collect()
-    )
-    kept = pl.read_parquet(snapshots.folder_of(store, snapshot) / "data" / "train.parquet", columns=["id"])["id"]
-    rates = difficulty.pass_rates(graded).drop_nulls("pass_rate")
-    return rates.select("problem_id", "pass_rate", kept=pl.col("problem_id").is_in(kept.implode()))
+    rates = ledger.pass_rates(store, made.id)
+    return ReportData(summary={"curation": curation}, funnel=funnel, pass_rates=rates, band=(band[0], band[1]))
 
 
 def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
