@@ -11,7 +11,6 @@ import pytest
 
 from assay.filters import difficulty
 from assay.flows.demo import run_demo
-from assay.flows.demo_pool import write_pool
 from assay.pipelines import ledger
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.store import Store
