@@ -6,6 +6,9 @@ BIN := .venv/bin
 # In the package's directory, so that a change of the lock or of the version installs anew.
 STAMP := .venv/.installed-$(shell cat locks/cpu.txt locks/models.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
+# Packages are compiled at their first import, not at every start of a process.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test lint bench lock clean
 setup: $(STAMP)
 
