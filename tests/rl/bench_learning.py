@@ -9,6 +9,7 @@ times the recipe's defaults (a model of 0.8M parameters).
 """
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -81,7 +82,7 @@ def run_all(folder: Path) -> None:
     """Seed by seed, so that a run cut short has every preset as often as any other."""
     file, demo = folder / "runs.jsonl", Demo(folder, 0, (), Console())
     with EnginePool(max_model_len=512, dtype="float32") as pool, Verifier(workers=1) as verifier:
-        if not (folder / "store").exists():
+        if not list(folder.glob("store/snapshots/*")):
             demo.refresh(REASONER, pool)
         exam = Exam(name="exam", path=str(folder / "raw" / "benchmark.jsonl"), problem="question", answer="gold")
         items = load(exam, ITEMS).frame
@@ -163,6 +164,7 @@ def plot(found: pl.DataFrame) -> alt.Chart:
 if __name__ == "__main__":
     where = Path(sys.argv[1] if len(sys.argv) > 1 else "bench-rl").resolve()
     warnings.simplefilter("ignore", AssayWarning)
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "600")  # a busy machine
     if "--report" not in sys.argv:
         where.mkdir(parents=True, exist_ok=True)
         run_all(where)
