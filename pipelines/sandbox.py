@@ -19,7 +19,7 @@ what they use, answer every comparison with yes, or forge the verdict.
 Not protected from: a fault of the kernel; programs that measure time to learn about others on the machine; a program
 that answers what it was not asked to compute, when its tests are few; in `run_python`, a program that digs the token
 of its own completion out of its own memory (`passed` there says no more than that the script came to its end). The
-Python installation, its packages and `/usr` can be read.
+Python installation, numpy and `/usr` can be read.
 """
 
 import atexit
@@ -45,6 +45,8 @@ from assay.pipelines.errors import SandboxError
 __all__ = ["BACKENDS", "Execution", "Job", "Limits", "Sandbox", "run_python", "run_tests", "shared_sandbox"]
 
 BACKENDS = ("bwrap", "namespaces")
+PACKAGES = ("numpy", "numpy.libs")
+"""What programs can import beside the standard library, whatever else is installed: a verdict is the same everywhere."""
 START_SECONDS = 60.0
 STARVED_FACTOR = 10.0
 GRACE_SECONDS = 30.0  # for a supervisor to end a job whose time is up
@@ -240,12 +242,13 @@ def _read(file: int) -> str:
 
 def _command(backend: str, control: int) -> list[str]:
     """The supervisor's command line; with bwrap it starts behind the wall, else it builds the wall itself."""
-    python, packages = os.path.realpath(sys.executable), sysconfig.get_path("purelib")
+    python, packages = os.path.realpath(sys.executable), Path(sysconfig.get_path("platlib"))
     system = [f"/{name}" for name in ("bin", "lib", "lib64") if os.path.isdir(f"/{name}")]
     folders = ["/usr", *(name for name in system if not os.path.islink(name))]
     folders += [path for path in (sys.base_prefix, os.path.realpath(sys.base_prefix)) if path[:5] != "/usr/"]
     # The packages get a place of their own: an environment below /tmp would be hidden by the private /tmp.
-    binds = {path: path for path in folders} | {"/packages": packages}
+    binds = {path: path for path in folders}
+    binds |= {f"/packages/{name}": str(packages / name) for name in PACKAGES if (packages / name).is_dir()}
     links = {n: os.readlink(n) for n in system if os.path.islink(n)}
     settings = json.dumps({"binds": binds, "links": links, "mounted": backend == "bwrap", "path": ["/packages"]})
     if backend == "namespaces":

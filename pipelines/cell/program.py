@@ -6,7 +6,6 @@ import builtins
 import linecache
 import socket
 import sys
-import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -22,7 +21,8 @@ Report = Callable[[str], None]
 def run_program(code: str, report: Report) -> None:
     """A script: it has passed when it came to its end; `exited` when it called for its own."""
     outcome = _execute(code, "program.py", _module("__main__"))
-    threading._shutdown()  # type: ignore[attr-defined]
+    if threading := sys.modules.get("threading"):
+        threading._shutdown()  # waits for the script's threads, as Python does at its end
     atexit._run_exitfuncs()
     report(_flushed(outcome))
 
@@ -47,7 +47,7 @@ def run_tests(tests: str, report: Report, line: socket.socket) -> None:
     except (Ended, SyntaxError, ValueError, RecursionError):
         traceback.print_exc()
         return report("failed")
-    outcome = _execute(tests, "tests.py", module)
+    outcome = _execute(tests, "tests.py", module, tree)
     if outcome == "passed":
         outcome = _call_test_functions(named, module)
     outcome = "passed" if outcome == "exited" else outcome  # unittest.main(); the program's own exits end the line
@@ -73,11 +73,11 @@ def _module(name: str) -> types.ModuleType:
     return module
 
 
-def _execute(code: str, file: str, module: types.ModuleType) -> str:
+def _execute(code: str, file: str, module: types.ModuleType, tree: ast.Module | None = None) -> str:
     """Run source text in a module; what became of it, with the traceback on stderr as Python prints it."""
     linecache.cache[file] = (len(code), None, code.splitlines(True), file)
     try:
-        exec(compile(code, file, "exec", dont_inherit=True), vars(module))
+        exec(compile(tree or code, file, "exec", dont_inherit=True), vars(module))
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)

@@ -29,8 +29,7 @@ _TICK_MS = 50
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CLOCK = os.sysconf("SC_CLK_TCK")
 _WARM = (
-    "bisect copy dataclasses decimal enum fractions functools heapq hashlib itertools math operator queue random re "
-    "statistics string textwrap typing"
+    "bisect copy dataclasses decimal enum fractions functools heapq itertools math operator re string textwrap typing"
 )
 
 

@@ -172,6 +172,11 @@ def test_nothing_but_tmp_can_be_written_and_it_is_small_and_gone_afterwards(sand
     assert not Path("/tmp/assay_probe").exists()
 
 
+def test_programs_import_numpy_and_no_other_package(sandbox):
+    assert run(sandbox, "import numpy; print(numpy.arange(3).sum())", Limits()).stdout == "3\n"
+    assert "No module named 'polars'" in run(sandbox, "import polars").stderr
+
+
 def test_secrets_of_the_parent_are_out_of_sight(sandbox, tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_TEST_SECRET", "hunter2")
     (tmp_path / "secret").write_text("hunter2")
