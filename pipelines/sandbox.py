@@ -46,7 +46,7 @@ __all__ = ["BACKENDS", "Execution", "Job", "Limits", "Sandbox", "run_python", "r
 
 BACKENDS = ("bwrap", "namespaces")
 PACKAGES = ("numpy", "numpy.libs")
-"""What programs can import beside the standard library, whatever else is installed: a verdict is the same everywhere."""
+"""What programs can import beside the standard library; no more, so that verdicts do not hang on what is installed."""
 START_SECONDS = 60.0
 STARVED_FACTOR = 10.0
 GRACE_SECONDS = 30.0  # for a supervisor to end a job whose time is up
