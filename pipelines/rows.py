@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
 import polars as pl
@@ -147,12 +148,20 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _data_set(table: Table) -> Iterator[Row]:
+    """The loader's cache knows a local folder by its name alone: it would give another's rows, or last night's."""
     from datasets import load_dataset
 
-    try:
-        rows = load_dataset(place_of(table), table.config, split=table.split, revision=table.revision)
-    except Exception as error:  # the loader's errors have no common ancestor
-        raise SourceError(
-            f"{place_of(table)}: cannot be loaded (config {table.config}, split {table.split}): {error}"
-        ) from error
-    yield from (Row(number, dict(fields)) for number, fields in enumerate(rows, 1))
+    with TemporaryDirectory() as fresh:
+        try:
+            rows = load_dataset(
+                place_of(table),
+                table.config,
+                split=table.split,
+                revision=table.revision,
+                cache_dir=fresh if Path(place_of(table)).is_dir() else None,
+            )
+        except Exception as error:  # the loader's errors have no common ancestor
+            raise SourceError(
+                f"{place_of(table)}: cannot be loaded (config {table.config}, split {table.split}): {error}"
+            ) from error
+        yield from (Row(number, dict(fields)) for number, fields in enumerate(rows, 1))

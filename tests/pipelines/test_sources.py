@@ -255,6 +255,17 @@ def test_a_folder_is_read_by_datasets(tmp_path):
         read(source(tmp_path, split="dev"))
 
 
+def test_a_folder_that_grew_and_another_of_the_same_name_are_read_anew(tmp_path):
+    """The loader's own cache tells folders apart by their last name alone, and never by what is in them."""
+    card = "---\nconfigs:\n- config_name: default\n  data_files: rows.jsonl\n---\n"
+    for place, count in (("a/pool", 3), ("a/pool", 5), ("b/pool", 7)):
+        folder = tmp_path / place
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "README.md").write_text(card)
+        pl.DataFrame({"q": [f"{i} + 2?" for i in range(count)], "a": ["4"] * count}).write_ndjson(folder / "rows.jsonl")
+        assert len(rows_of(folder)[0]) == count
+
+
 def test_parquet_and_csv_rows_with_faults(tmp_path):
     frame = pl.DataFrame({"q": ["x", None, "z"], "a": [["1"], ["2"], []], "o": [{"A": "u", "B": None}] * 3})
     frame.write_parquet(tmp_path / "s.parquet")
