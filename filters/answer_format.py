@@ -24,25 +24,26 @@ MAX_GOLD = 10_000  # characters of a gold that are read
 
 # A text that a rule below could name matches the rule's signs. (?-u:\b) keeps the engine's fast path on Chinese.
 LABEL_SIGNS = (  # of a letter, of a digit, of a Roman number, and of the signs that are labels by themselves
-    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}[.．)）:：、\]\-–—|]|(?m:^[ \t>*-]{{0,8}}{}[ \t])"
-    r"|(?:^|[^A-Za-z0-9.])[{}]\s{{0,3}}[.．)）、]|(?i:(?-u:\b){}\s{{0,3}}[.):）])|[{}]|circled"
+    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}[.．)）:：、\]\-–—|]|(?m:^[ \t>*-]{{0,8}}[{}][ \t])|[0-9]{}[.．、]"
+    r"|(?:^|[^A-Za-z0-9.])[{}]\s{{0,3}}[.．)）、:]|(?i:(?-u:\b){}\s{{0,3}}[.):）])|[{}]|circled"
 )
-FIRST = LABEL_SIGNS.format("AaＡａ", "A", "1１", "i", "①⑴ⅠⅰⒶⓐ") + r"|(?i:choices|options)|选项"
+HEADED = r"|(?i:choices|options|that apply)|选项|(?:Q|Question|Problem|Part|Task) ?[12]"
+FIRST = LABEL_SIGNS.format("AaＡａ", "Aa", "A", "1１", "i", "①⑴ⅠⅰⒶⓐ") + HEADED
 SIGNS = {
-    "options": LABEL_SIGNS.format("BbＢｂ", "B", "2２", "ii", "②⑵ⅡⅱⒷⓑ") + r"|(?i:choices|options)|选项",
-    "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?/ ?F(?-u:\b))|√|判断|是否|正误|对错|的打",
+    "options": LABEL_SIGNS.format("BbＢｂ", "Bb", "B", "2２", "ii", "②⑵ⅡⅱⒷⓑ") + HEADED,
+    "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?(?:/|or) ?F(?-u:\b)|wrong|correct|valid)|√|判断|是否|正误|对错|的打",
     "proof": r"(?i:show|prove|demonstrate|verify)|证",
-    "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof)"
+    "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof|why|show|establish|deduce|argue|confirm)"
     r"|说明|解释|简述|谈谈",
     "embedded": r"(?i:\[asy\]|!\[|includegraphics|<im|tikz|\[image|data:image|\.(?:png|jpe?g|gif|svg|webp|bmp))",
-    "figure": r"(?i:figure|diagram|graph|picture|image|chart|drawing|drawn|shown|illustrat|depicted)|图",
+    "figure": r"(?i:fig|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat|depicted)|图",
 }
 TEXT_SIGNS = "|".join(SIGNS.values())
 BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
 GOLD_SIGNS = (
-    r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|q\.?e\.?d|see|proof|the |answer|option|choice)"
+    r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|(?:in)?(?:valid|correct)|wrong|right|q\.?e\.?d|see|proof|the |answer|option|choice)"
     r"|^[^A-Za-z0-9]{0,4}(?:text|math|box)"
-    r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|[是否对错正确√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
+    r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
 )
 
 
@@ -124,11 +125,11 @@ BECAUSE = re.compile(
     r"(?:[,;.:]\s?[^\d?]*$|[,;.:]?\s?\(?\s?(?:because|since|as|it|they|this)\b)"
 )
 TRUE_OR_FALSE = re.compile(
-    r"(?i)\btrue\W{1,3}(?:or|/|and)?\W{0,3}false\b|\bT\s?/\s?F\b|\byes\W{1,3}(?:or|/)?\W{0,3}no\b"
-    r"|判断(?:题|正误|对错|下列|以下|[:,])|是否正确"
+    r"(?i)\btrue\b\W{0,3}(?:T\W{1,2})?(?:or|/|and)?\W{0,3}false\b|\bT\s?(?:/|or)\s?F\b|\b(?:right|correct|valid) or (?:wrong|incorrect|invalid)\b|\byes\W{1,3}(?:or|/)?\W{0,3}no\b"
+    r"|判断(?:题|正误|对错|真假|下列|以下|[:,])|是否正确"
     r"|对的打|正确的打|打[“\"]?√|\([√×对错] ?[或/] ?[√×对错]\)"
 )
-LETTERS_TF = re.compile(r"(?i)(?:[tf]\b[\s,;]*)+")
+LETTERS_TF = re.compile(r"(?i)(?:(?:[tf]|right|wrong)\b[\s,;]*)+")
 YES_NO_QUESTION = re.compile(
     r"(?i)(?:^|[.!?:\n]\s{1,3})(?:is|are|was|were|does|do|did|can|could|will|has|have|must)\b"
     r"(?P<rest>[^?.!]{1,300})\?\s*$"
@@ -160,7 +161,7 @@ def _boolean_wording(text: str, gold: str, signs: bool) -> Finding | None:
 
 COUNTS = re.compile(r"(?i)\bhow many\b|\bthe number of\b|的个数|个数[是为有]|多少|几个|有 ?\( {0,9}\) ?个")
 SELECTS = re.compile(
-    r"(?i)\b(?:select|that apply|choose|which|pick|circle|mark|tick)\b|下列|以下|哪|选|序号|正确的"
+    r"(?i)\b(?:select|that apply|choose|which|pick|circle|mark|tick)\b|下列|以下|哪|选|序号|正确的|\(\s{0,9}\)\s{0,3}$"
 )
 CONDITIONS = re.compile(
     r"(?i)(?:such that|satisf|conditions?|properties|rules|as follows|满足|条件)[^.?!。]{0,60}$"
@@ -171,7 +172,10 @@ PART_ASKS = re.compile(
     r"|explain|describe|expand|verify|list|draw|construct|name|plot|identify|differentiate|integrate|justify)\b"
     r"|\( {0,9}(?:\\quad)? {0,9}\)|(?<![要需])求|证明|计算|化简|解[不方]|写出|判断|画出|多少"
 )
-HEADING = re.compile(r"(?im)^\W{0,4}(?:answer )?(?:choices|options)\s?:|选项:")
+HEADING = re.compile(
+    r"(?im)(?:^\W{0,4}|[.?!。]\s{1,3})(?:answer )?(?:choices|options)\s?:|选项:|\b(?:select|choose|check|mark) all that apply"
+    r"|\\begin\{\w{0,8}choices\}"
+)
 TRIVIAL = re.compile(r"(?:[\s,;.:、，。；()\[\]$-]|and|or|与|和|或|及){0,12}")
 
 
@@ -202,7 +206,7 @@ def _is_choice(run: Run, text: str, gold: str) -> bool:
     if run.kind in ("letters", "lowercase"):
         sure = by_label and labels[0].isalpha()
         return sure or _gold_among(run, gold) or (len(run) > 2 and _looks_like_options(run, text, gold))
-    if COUNTS.search(run.stem + run.tail) or not SELECTS.search(run.stem + run.tail[-60:]):
+    if COUNTS.search(run.stem + run.tail) or not SELECTS.search(f"{run.tail[-60:]}\n{run.stem}"):
         return False
     if len(run) < 3:  # of two, a bare 2 is more often a value than a label
         return by_label and not labels[0].isdigit()
@@ -221,8 +225,9 @@ def _gold_among(run: Run, gold: str) -> bool:
 
 
 def _asking(run: Run) -> bool:
-    """True where two values ask something, or text after the last one does."""
-    return sum(bool(PART_ASKS.search(value)) for value in run.values[:-1]) > 0 or "?" in run.tail
+    """True where a value but the last asks something, or text after them does that the stem does not."""
+    late = "?" in run.tail or (PART_ASKS.search(run.tail) and not ASKS.search(run.stem))
+    return bool(late) or any(PART_ASKS.search(value) for value in run.values[:-1])
 
 
 def _looks_like_options(run: Run, text: str, gold: str) -> bool:
@@ -253,18 +258,18 @@ PROVE = re.compile(
 )
 EXPLAIN = re.compile(
     rf"(?i){OPENING}(?:explain|justify|describe|discuss|interpret|compare|comment|derive"
-    r"|give (?:a )?(?:reasons?|proof))\b|说明(?:理由|原因|为什么)|解释|简述|谈谈"
+    r"|give (?:a )?(?:reasons?|proof)|why|show(?= \S{0,12}[$\\/^+*=<>(|])|(?:establish|deduce|argue|confirm)(?= that))\b|说明(?:理由|原因|为什么)|试说明|解释|简述|谈谈"
 )
 EMBEDDED = re.compile(
-    r"(?i)\[asy\]|!\[[^\]]{0,200}\]\s?\(|\\includegraphics|<im(?:g|age)\b|\[image\b|\\begin\{tikzpicture\}|data:image/"
+    r"(?i)\[asy\]|!\[[^\]]{0,200}\]\s?\(|\\includegraphics|<im(?:g|age)(?![a-z])|\[image\b|\\begin\{tikzpicture\}|data:image/"
     r"|[\w/-]{1,80}\.(?:png|jpe?g|gif|svg|webp|bmp)\b"
 )
-PICTURE = r"(?:figure|diagram|graph|picture|image|chart|drawing|illustration)s?"
+PICTURE = r"(?:figure|diagram|graph|picture|image|chart|drawing|illustration|plot|histogram)s?"
 REFERENCE = re.compile(
     rf"(?i)\b{PICTURE} (?:shown|below|above|(?:at|to|on) (?:the |your )?(?:right|left)|shows|given)\b"
     r"|\b(?:shown|pictured|illustrated|depicted|drawn)(?: (?:in|below|above|here|at)\b|\s?[.?])"
-    r"|\b(?:in|from|on|to|see) (?:the|this) (?:\w+ )?(?:figure|diagram|graph|chart)\b(?! of)"
-    r"|[如下右左上]图|图中|图 ?\d|图所示|示意图"
+    r"|\b(?:in|from|on|to|see) (?:the|this) (?:\w+ )?(?:figure|diagram|graph|chart)\b(?! of)|\b(?:figure|fig\.) ?\d"
+    r"|[如下右左上]图|图中|图 ?\d|图所示|示意图|(?:根据|观察|从|由).{0,6}图"
 )
 PLOTTED = re.compile(r"(?i)\b(?:graphs?|charts?|plots?|histograms?)\b|[统图]计图|图象如图|图像如图")
 GIVEN = re.compile(
@@ -320,7 +325,7 @@ def _missing_figure(text: str) -> Finding | None:
     reference = REFERENCE.search(text)
     if not reference:
         return None
-    given = len(GIVEN.findall(re.sub(r"(?:图|figure|Figure)\s?\d+", "", text)))
+    given = len(GIVEN.findall(re.sub(r"(?i)(?:图|figure|fig\.)\s?\d+(?:\.\d+)?", "", text)))
     plotted = PLOTTED.search(text) and "=" not in text and not TABLE.search(text) and given < 3
     short = given < 2 or plotted
     return ("figure", f'"{reference[0].strip()}" with {given} quantities given') if short else None

@@ -25,7 +25,9 @@ def interval(correct: np.ndarray, wrong: np.ndarray, confidence: float) -> tuple
     """
     from scipy.special import betaincinv
 
-    (right, failed), at = np.unique(np.stack([correct, wrong]), axis=1, return_inverse=True)  # few, of many problems
+    pair = correct.astype(np.int64) * (wrong.max(initial=0) + 1) + wrong
+    _, first, at = np.unique(pair, return_index=True, return_inverse=True)  # few, of many problems
+    right, failed = correct[first], wrong[first]
     tail = (1 - confidence) / 2
     low = np.where(right == 0, 0.0, betaincinv(right + 0.5, failed + 0.5, tail))
     high = np.where(failed == 0, 1.0, betaincinv(right + 0.5, failed + 0.5, 1 - tail))

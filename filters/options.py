@@ -23,11 +23,13 @@ ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
 FREE = r"(?<![A-Za-z0-9\\_^'{(\[.])"  # what a label may follow: never a letter, as in P(A) or f(1)
 STYLES = {
     "letters": (
-        re.compile(r"(?<![A-Za-z0-9\\_^'])[(\[]\s{0,20}([A-Ja-j])\s{0,20}[)\]]"),
+        re.compile(r"(?<![A-Za-z0-9\\_^'])[(\[]\s{0,20}([A-Ja-j])\.?\s{0,20}[)\]]"),
         re.compile(FREE + r"([A-Ja-j]) {0,2}[.、](?!\s{0,2}[A-J][.、])"),
+        re.compile(FREE.replace("0-9", "") + r"([A-J])[.、](?![A-J][.、])"),  # A.7B.8C.9
         re.compile(FREE + r"([A-Ja-j]) {0,2}\)"),
         re.compile(FREE + r"([A-Ja-j]) {0,2}:"),
-        re.compile(r"(?m)^[ \t>*-]{0,8}([A-J])(?:[ \t]{0,3}[-–—|][ \t]{0,3}|[ \t]{1,4})(?=\S)"),
+        re.compile(r"(?m)^[ \t>*-]{0,8}([A-Ja-j])(?:[ \t]{0,3}[-–—|][ \t]{0,3}|[ \t]{1,4})(?=\S)"),
+        re.compile(r"(?:^|[,;?:])\s?([A-J]) [-–—] (?=\S)"),
         re.compile(r"([Ⓐ-Ⓙⓐ-ⓙ])"),
     ),
     "circled": (
@@ -36,6 +38,7 @@ STYLES = {
     ),
     "digits": (
         re.compile(r"(?<![A-Za-z0-9\\_^'})])\(\s{0,3}(\d{1,2})\s{0,3}\)"),
+        re.compile(r"\b(?:Q|Question|Problem|Part|Task) ?(\d{1,2})\s?[.:)]"),
         re.compile(r"(?:(?<![^\n.;:!?。；])|(?<=[\n.;:!?。；] ))(\d{1,2})\s?[.、](?!\d)"),
         re.compile(FREE + r"(\d{1,2})\s?[.、](?!\d)"),
         re.compile(FREE + r"(\d{1,2})\)"),
@@ -49,9 +52,9 @@ STYLES = {
 }
 # A run has a second label: one search spares the others in most texts.
 SECOND = {
-    "letters": re.compile(r"(?m)(?<![A-Za-z0-9\\_^'])[Bb]\s{0,20}[.)\]:、|–—-]|^[ \t>*-]{0,8}B[ \t]|[Ⓑⓑ]"),
+    "letters": re.compile(r"(?m)(?<![A-Za-z\\_^'])[Bb]\s{0,20}[.)\]:、|–—-]|^[ \t>*-]{0,8}[Bb][ \t]|[Ⓑⓑ]"),
     "circled": re.compile(r"②|circled"),
-    "digits": re.compile(r"(?<![\w^])2\s{0,3}[.)、]|⑵"),
+    "digits": re.compile(r"(?<![\w^])2\s{0,3}[.)、]|⑵|(?:Q|Question|Problem|Part|Task) ?2"),
     "roman": re.compile(r"(?i)(?<![a-z0-9])ii\s{0,3}[.):]|[Ⅱⅱ]"),
 }
 
@@ -177,9 +180,9 @@ def loose(value: str) -> str:
 
 NAMES = re.compile(
     r"(?i:\s*(?:the\s+)?(?:answers?|options?|choices?|选项?|答案)?\s*(?:is|are|为|是)?\s*[:：]?\s*)"
-    r"((?:[(\[\s]*(?:[A-J]|[a-j]|[1-9]|[IViv]{1,3}|[①-⑩Ⓐ-Ⓙ])[)\].:\s]*(?:,|;|、|and|or|&|和|only)?\s*){1,10})"
+    r"((?:[(\[\s]*(?:[A-J]|[a-j]|[1-9]|[IViv]{1,3}|[①-⑩⑴-⑽Ⓐ-Ⓙ])[)\].:\s]*(?:,|;|、|and|or|&|和|only)?\s*){1,10})"
 )
-NAME = re.compile(r"[IViv]{1,3}(?![A-Za-z])|[A-Ja-j1-9①-⑩Ⓐ-Ⓙ]")
+NAME = re.compile(r"[IViv]{1,3}(?![A-Za-z])|[A-Ja-j1-9①-⑩⑴-⑽Ⓐ-Ⓙ]")
 WORDS = re.compile(r"and|or|only")
 ADJACENT = re.compile(r"[a-h1-9]{2}")  # 15 and ab are a number and a product; AC and ①③ are labels
 

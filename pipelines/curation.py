@@ -114,6 +114,7 @@ class Refresh:
         self._decisions: dict[str, pl.DataFrame] = {}
         self._funnel: list[dict[str, Any]] = []
         self._graded = pl.DataFrame(schema=GRADED)
+        self._rates = difficulty.pass_rates(self._graded)
         self._copies: pl.DataFrame | None = None
         self._index: contamination.BenchmarkIndex | None = None
         self.back_scan = NO_HITS
@@ -252,8 +253,8 @@ class Refresh:
 
     def _difficulty(self) -> pl.DataFrame:
         settings = self.recipe.difficulty
-        rates = difficulty.pass_rates(self._thought(self.pool))
-        return difficulty.decide(self.pool, rates, *settings.band, settings.inclusive, settings.unknown)
+        self._think(self.pool)
+        return difficulty.decide(self.pool, self._rates, *settings.band, settings.inclusive, settings.unknown)
 
     def _suspect_gold(self) -> pl.DataFrame:
         """Also of what was too hard: a wrong gold looks like a hard problem, and repair needs to find it."""
@@ -261,7 +262,7 @@ class Refresh:
         if "difficulty" in self._decisions:
             hard = self._decisions["difficulty"].filter(pl.col("reason") == "too_hard")
             rows = pl.concat([rows, hard.select("id")])
-        self._thought(self.pool)
+        self._think(self.pool)
         doubtful = self._problems.join(rows, on="id", how="semi")
         own = self._graded.filter(pl.col("problem_id").is_in(rows["id"].implode()))
         others = self._beside(doubtful)
@@ -295,29 +296,29 @@ class Refresh:
             return embed(self.recipe.contamination.embeddings, texts.to_list())
         return selection.sketches(texts) if kind == "words" else None
 
-    def _thought(self, problems: pl.DataFrame) -> pl.DataFrame:
-        """Graded samples of these problems in the model's own mode; adaptive where the recipe says so.
+    def _think(self, problems: pl.DataFrame) -> None:
+        """Adds graded samples of these problems in the model's own mode; adaptive where the recipe says so.
 
         Each round doubles the samples of the undecided problems, which thus all have equally many.
         """
         assert self.recipe.model is not None
         settings, mode = self.recipe.difficulty, self.recipe.model.mode
-        new = problems.filter(~pl.col("id").is_in(self._graded["problem_id"].unique().implode()))
+        new = problems.join(self._rates, left_on="id", right_on="problem_id", how="anti", maintain_order="left")
         samples = settings.samples
         graded = self.scoring.graded(new, mode, samples)
+        rates = difficulty.pass_rates(graded)
         while settings.adaptive and samples < settings.max_samples:
-            rates = difficulty.pass_rates(graded)
             ids = difficulty.undecided(rates, *settings.band, settings.max_samples)
             if not ids:
                 break
             samples = min(2 * samples, settings.max_samples)
             more = self.scoring.graded(new.filter(pl.col("id").is_in(ids)), mode, samples)
             graded = pl.concat([graded.filter(~pl.col("problem_id").is_in(ids)), more])
-        self._graded = pl.concat([self._graded, graded])
-        return self._graded.filter(pl.col("problem_id").is_in(problems["id"].implode()))
+            rates = difficulty.pass_rates(graded)
+        self._graded, self._rates = pl.concat([self._graded, graded]), pl.concat([self._rates, rates])
 
     def _with_rates(self, problems: pl.DataFrame) -> pl.DataFrame:
-        rates = difficulty.pass_rates(self._graded)
+        rates = self._rates
         columns = rates.join(difficulty.buckets(rates), on="problem_id").select(
             "problem_id", "samples", "correct", "wrong", "pass_rate", "bucket",
             pass_rate_low="low", pass_rate_high="high", pass_rate_model="model",

@@ -63,10 +63,15 @@ class Scoring:
         return self._graded(problems, generations)
 
     def _graded(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
-        verdicts = self._verdicts(problems, generations)
+        verdicts = self._recorded_verdicts() if self.verifier is None else self._verdicts(problems, generations)
         rows = generations.select("key", "problem_id", "model")
-        joined = rows.join(verdicts, on=["key", "problem_id"], how="left", maintain_order="left")
+        joined = rows.join(verdicts, on="key", how="left", maintain_order="left_right")
+        if len(joined) > len(rows):  # graded several times: the latest counts
+            joined = joined.unique("key", keep="last", maintain_order=True)
         return joined.select(pl.col(name).cast(dtype) for name, dtype in GRADED.items())
+
+    def _recorded_verdicts(self) -> pl.DataFrame:
+        return self.store.scan("verdicts").select("key", "status", "extracted").collect()
 
     def beside(self, problems: pl.DataFrame, model: str) -> pl.DataFrame:
         """Graded samples that are recorded of other models than `model` in the recipe's mode, as from `graded`.
@@ -125,8 +130,7 @@ class Scoring:
         texts = () if self.verifier is None else ("text", "finish_reason")  # long, and read by a verifier alone
         seen = rows.select("key", "problem_id", "model", "sample", *texts).collect()
         seen = seen.join(problems.select(problem_id="id"), on="problem_id", how="semi", maintain_order="left")
-        newest = seen.unique(["problem_id", "model", "sample"], keep="last", maintain_order=True)
-        found = newest.sort("sample", maintain_order=True)
+        found = seen.unique(["problem_id", "model", "sample"], keep="last").sort("sample")
         models = found["model"].unique().sort().to_list()
         if len(models) > 1 and (own := self._own_fingerprint()) in models:
             return found.filter(pl.col("model") == own)
@@ -146,14 +150,10 @@ class Scoring:
         return model_fingerprint(path) if path.is_dir() else str(path)
 
     def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
-        """`key, problem_id, status, extracted`; graded source by source where their policies differ."""
-        if self.verifier is None:
-            rows = self.store.scan("verdicts").select("key", "status", "extracted").collect()
-            mine = rows.join(generations.select("key"), on="key", how="semi", maintain_order="left")
-            latest = mine.unique("key", keep="last", maintain_order=True)
-            return generations.select("key", "problem_id").join(latest, on="key")
+        """`key, status, extracted`; graded source by source where their policies differ."""
         from assay.pipelines import generate
 
+        assert self.verifier is not None
         sources: dict[Policy, list[str]] = {}
         for source in self.recipe.sources:
             sources.setdefault(Policy(**source.policy), []).append(source.name)  # type: ignore[arg-type]
@@ -163,5 +163,4 @@ class Scoring:
             theirs = generations.filter(pl.col("problem_id").is_in(own["id"].implode()))
             if len(theirs):
                 parts.append(generate.grade(self.store, self.verifier, own, theirs, policy))
-        columns = ("key", "problem_id", "status", "extracted")
-        return pl.concat([part.select(columns) for part in parts])
+        return pl.concat([part.select("key", "status", "extracted") for part in parts])

@@ -140,7 +140,7 @@ def write(
     try:
         for name, rows in (("data", kept), ("rejected", rejected)):
             (temporary / name).mkdir(parents=True)
-            rows.write_parquet(temporary / name / "train.parquet")
+            rows.write_parquet(temporary / name / "train.parquet", compression_level=1)
         (temporary / "README.md").write_text(card(snapshot, kept, rejected, back_scan), encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
