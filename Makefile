@@ -22,7 +22,8 @@ demo:
 	$(BIN)/assay demo --install-seconds $$(( $$(date +%s) - began )) $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder $(ARGS)
+	for kind in "not slow" slow; do $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder \
+	-m "$$kind" $(ARGS) || [ $$? = 5 ] || exit 1; done  # 5: none of this kind among those asked for
 
 lint: setup
 	$(BIN)/ruff check .

@@ -32,16 +32,9 @@ def pytest_sessionstart() -> None:
         raise pytest.UsageError(f"assay is installed from {found}, not from {ROOT}: run `make setup` here.")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first, and of the slow ones the flows', which take longest; those of a file stay in one process."""
-    items.sort(key=lambda item: (_slow(item), _slow(item) and item.path.parent.name != "flows"))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{'slow' if _slow(item) else 'fast'}"))
-
-
-def _slow(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None
+    """Fast tests first; the order within each kind stays."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
 @pytest.fixture(scope="session")
