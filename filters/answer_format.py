@@ -31,9 +31,11 @@ HEADED = r"|(?i:choices|options|that apply)|选项|(?:Q|Question|Problem|Part|Ta
 FIRST = LABEL_SIGNS.format("AaＡａ", "Aa", "A", "1１", "i", "①⑴ⅠⅰⒶⓐ") + HEADED
 SIGNS = {
     "options": LABEL_SIGNS.format("BbＢｂ", "Bb", "B", "2２", "ii", "②⑵ⅡⅱⒷⓑ") + HEADED,
-    "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?(?:/|or) ?F(?-u:\b)|wrong|correct|valid)|√|判断|是否|正误|对错|的打",
+    "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?(?:/|or) ?F(?-u:\b)|wrong|correct|valid)"
+    r"|√|判断|是否|正误|对错|的打",
     "proof": r"(?i:show|prove|demonstrate|verify)|证",
-    "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof|why|show|establish|deduce|argue|confirm)"
+    "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof"
+    r"|why|show|establish|deduce|argue|confirm)"
     r"|说明|解释|简述|谈谈",
     "embedded": r"(?i:\[asy\]|!\[|includegraphics|<im|tikz|\[image|data:image|\.(?:png|jpe?g|gif|svg|webp|bmp))",
     "figure": r"(?i:fig|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat|depicted)|图",
@@ -41,7 +43,8 @@ SIGNS = {
 TEXT_SIGNS = "|".join(SIGNS.values())
 BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
 GOLD_SIGNS = (
-    r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|(?:in)?(?:valid|correct)|wrong|right|q\.?e\.?d|see|proof|the |answer|option|choice)"
+    r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|(?:in)?(?:valid|correct)"
+    r"|wrong|right|q\.?e\.?d|see|proof|the |answer|option|choice)"
     r"|^[^A-Za-z0-9]{0,4}(?:text|math|box)"
     r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
 )
@@ -97,9 +100,7 @@ def _signs() -> pl.Expr:
     return pl.sum_horizontal(is_shown * BITS[rule] for rule, is_shown in shown.items())
 
 
-def _format(
-    problem: str, answer: str, options: list[str | None] | None, signs: int
-) -> tuple[str, str | None]:
+def _format(problem: str, answer: str, options: list[str | None] | None, signs: int) -> tuple[str, str | None]:
     """The first rule that holds; one whose signs are not there is not tried, which is most of the cost."""
     text, gold = plain(problem[:MAX_CHARS]), normalise_gold(answer[:MAX_GOLD])
     if finding := _boolean_gold(gold, text) or _options_field(options, gold):
@@ -125,7 +126,8 @@ BECAUSE = re.compile(
     r"(?:[,;.:]\s?[^\d?]*$|[,;.:]?\s?\(?\s?(?:because|since|as|it|they|this)\b)"
 )
 TRUE_OR_FALSE = re.compile(
-    r"(?i)\btrue\b\W{0,3}(?:T\W{1,2})?(?:or|/|and)?\W{0,3}false\b|\bT\s?(?:/|or)\s?F\b|\b(?:right|correct|valid) or (?:wrong|incorrect|invalid)\b|\byes\W{1,3}(?:or|/)?\W{0,3}no\b"
+    r"(?i)\btrue\b\W{0,3}(?:T\W{1,2})?(?:or|/|and)?\W{0,3}false\b|\bT\s?(?:/|or)\s?F\b"
+    r"|\b(?:right|correct|valid) or (?:wrong|incorrect|invalid)\b|\byes\W{1,3}(?:or|/)?\W{0,3}no\b"
     r"|判断(?:题|正误|对错|真假|下列|以下|[:,])|是否正确"
     r"|对的打|正确的打|打[“\"]?√|\([√×对错] ?[或/] ?[√×对错]\)"
 )
@@ -163,9 +165,7 @@ COUNTS = re.compile(r"(?i)\bhow many\b|\bthe number of\b|的个数|个数[是为
 SELECTS = re.compile(
     r"(?i)\b(?:select|that apply|choose|which|pick|circle|mark|tick)\b|下列|以下|哪|选|序号|正确的|\(\s{0,9}\)\s{0,3}$"
 )
-CONDITIONS = re.compile(
-    r"(?i)(?:such that|satisf|conditions?|properties|rules|as follows|满足|条件)[^.?!。]{0,60}$"
-)
+CONDITIONS = re.compile(r"(?i)(?:such that|satisf|conditions?|properties|rules|as follows|满足|条件)[^.?!。]{0,60}$")
 PART_ASKS = re.compile(
     r"(?i)[?]|_{2,}|(?:^|[.,;:!\n]\s{0,5}|\b(?:and|then|hence|thus|please|also)\s{1,3})(?:find|compute|calculate|what|how"
     r"|determine|evaluate|solve|simplify|which|give|express|write|factor|show|prove|estimate|convert|graph|sketch|state"
@@ -173,7 +173,8 @@ PART_ASKS = re.compile(
     r"|\( {0,9}(?:\\quad)? {0,9}\)|(?<![要需])求|证明|计算|化简|解[不方]|写出|判断|画出|多少"
 )
 HEADING = re.compile(
-    r"(?im)(?:^\W{0,4}|[.?!。]\s{1,3})(?:answer )?(?:choices|options)\s?:|选项:|\b(?:select|choose|check|mark) all that apply"
+    r"(?im)(?:^\W{0,4}|[.?!。]\s{1,3})(?:answer )?(?:choices|options)\s?:|选项:"
+    r"|\b(?:select|choose|check|mark) all that apply"
     r"|\\begin\{\w{0,8}choices\}"
 )
 TRIVIAL = re.compile(r"(?:[\s,;.:、，。；()\[\]$-]|and|or|与|和|或|及){0,12}")
@@ -258,7 +259,9 @@ PROVE = re.compile(
 )
 EXPLAIN = re.compile(
     rf"(?i){OPENING}(?:explain|justify|describe|discuss|interpret|compare|comment|derive"
-    r"|give (?:a )?(?:reasons?|proof)|why|show(?= \S{0,12}[$\\/^+*=<>(|])|(?:establish|deduce|argue|confirm)(?= that))\b|说明(?:理由|原因|为什么)|试说明|解释|简述|谈谈"
+    r"|give (?:a )?(?:reasons?|proof)|why"
+    r"|show(?= \S{0,12}[$\\/^+*=<>(|])|(?:establish|deduce|argue|confirm)(?= that))\b"
+    r"|说明(?:理由|原因|为什么)|试说明|解释|简述|谈谈"
 )
 EMBEDDED = re.compile(
     r"(?i)\[asy\]|!\[[^\]]{0,200}\]\s?\(|\\includegraphics|<im(?:g|age)(?![a-z])|\[image\b|\\begin\{tikzpicture\}|data:image/"
@@ -374,9 +377,7 @@ CLOSED_STEM = re.compile(
     r"|\bany of (?:these|the)\b|\b(?:could|may|might)(?: \w+)? be\b|\bnot\s*[:?]?$"
     r"|下列|以下|哪|正确|错误|不可能|可能|可以|选项|最接近"
 )
-NO_VALUE = re.compile(
-    r"(?i)\b(?:none|all|both|neither|either) of\b|\b(?:none|above|cannot|not enough|only)\b|以上|都"
-)
+NO_VALUE = re.compile(r"(?i)\b(?:none|all|both|neither|either) of\b|\b(?:none|above|cannot|not enough|only)\b|以上|都")
 WHOLE_BLANK = re.compile(r"(?:^|则|那么|[,;.:，；。])\s{0,5}_{2,}[\s.。]{0,5}$")
 EMPTY_BRACKET = re.compile(r"\$?\(\s{0,9}(?:\\q?quad)?\s{0,9}\)\$?")
 

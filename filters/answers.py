@@ -92,7 +92,10 @@ SIGN = re.compile(r"[0-9=<>≤≥≠±+*/^∪∩∈∞∅√°%_π②-⑩①]|(?
 VARIABLE = re.compile(
     r"[(\[]?-?[A-Za-zα-ωΑ-Ω](?:['!]|[({\[]\w{1,3}[)}\]])?(?:\s?[,;]\s?[A-Za-z])*[)\]]?|[A-Z]{2,4}|[a-z]{2}"
 )
-TRUTH = r"true|false|yes|no|(?:in)?valid|(?:in)?correct|是的?|否|对|错误?|正确|不正确|不是|不对|[√×✓✗✔✘]|[真假](?:命题)?|不?能|不?会|不?够|不?可以"
+TRUTH = (
+    r"true|false|yes|no|(?:in)?valid|(?:in)?correct|是的?|否|对|错误?|正确|不正确|不是|不对|[√×✓✗✔✘]|[真假](?:命题)?"
+)
+TRUTH += "|不?能|不?会|不?够|不?可以"
 BOOLEAN = re.compile(rf"(?i)\W{{0,3}}(?:{TRUTH})\W{{0,3}}|\\text\{{(?:{TRUTH})\}}")
 WORD = re.compile(r"(?i)[a-z]{3,}|\b(?:an|as|at|be|by|if|in|is|it|no|of|on|or|so|to|up|we)\b")  # ab is a product
 NOT_FOUND = re.compile(

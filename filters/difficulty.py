@@ -9,8 +9,18 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-__all__ = ["BUCKETS", "STATUSES", "Inclusive", "buckets", "decide", "evidence", "interval", "pass_rates",
-           "side_by_side", "undecided"]
+__all__ = [
+    "BUCKETS",
+    "STATUSES",
+    "Inclusive",
+    "buckets",
+    "decide",
+    "evidence",
+    "interval",
+    "pass_rates",
+    "side_by_side",
+    "undecided",
+]
 
 STATUSES = ("correct", "wrong", "truncated", "unverifiable", "timeout")
 BUCKETS = ("unsolved", "very_hard", "hard", "medium", "easy", "very_easy", "solved")

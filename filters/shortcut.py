@@ -37,9 +37,7 @@ def decide(problems: pl.DataFrame, direct_rates: pl.DataFrame, threshold: int = 
     return joined.select("id", keep=reason.is_null(), reason=reason, evidence=evidence)
 
 
-def guessable(
-    problems: pl.DataFrame, min_rows: int = 20, bound: float = 0.5, p_value: float = 0.001
-) -> pl.DataFrame:
+def guessable(problems: pl.DataFrame, min_rows: int = 20, bound: float = 0.5, p_value: float = 0.001) -> pl.DataFrame:
     """Reject as guessable the rows whose gold is what a guess from the source alone gives.
 
     A guess (see `guesses`) counts when it applies to at least `min_rows` rows, its `lift` is `bound` or more,
@@ -132,7 +130,5 @@ def _evidence() -> pl.Expr:
     said = pl.col("rule").replace_strict(words, return_dtype=pl.String)
     source = pl.col("source").fill_null("no source")
     share = (pl.col("chance") * 100).round(0).cast(pl.Int64)
-    text = pl.format(
-        '"{}" {} in {} of {} rows of {} (chance {}%)', "guess", said, "hits", "n", source, share
-    )
+    text = pl.format('"{}" {} in {} of {} rows of {} (chance {}%)', "guess", said, "hits", "n", source, share)
     return text.alias("evidence")

@@ -381,9 +381,7 @@ def benchmark_index(recipe: RefreshRecipe) -> tuple[contamination.BenchmarkIndex
     return contamination.BenchmarkIndex.build(texts, vectors), described
 
 
-def back_scan(
-    store: Store, index: contamination.BenchmarkIndex, benchmarks: list[dict[str, Any]]
-) -> pl.DataFrame:
+def back_scan(store: Store, index: contamination.BenchmarkIndex, benchmarks: list[dict[str, Any]]) -> pl.DataFrame:
     """Scans older snapshots for benchmarks that they did not know, and adds what it finds to the ledger.
 
     Returns:

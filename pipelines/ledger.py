@@ -47,9 +47,7 @@ def diff(store: Store, a: str, b: str) -> pl.DataFrame:
     or rejected in both by another filter or reason); `before` and `after` say why, in words.
     """
     before, after = (_in_words(standing(store, snapshots.find(store, name))) for name in (a, b))
-    both = before.join(
-        after, on="problem_id", how="full", suffix="_after", coalesce=True, maintain_order="left_right"
-    )
+    both = before.join(after, on="problem_id", how="full", suffix="_after", coalesce=True, maintain_order="left_right")
     was, now = pl.col("kept").fill_null(False), pl.col("kept_after").fill_null(False)
     change = (
         pl.when(now & ~was).then(pl.lit("in"))

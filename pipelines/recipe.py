@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from assay.pipelines.equivalence import Policy
 from assay.pipelines.prompts import budget_of
 from assay.pipelines.settings import LocalPath, ModelName, Section, load, recipe_hash, resolved_json
 
 __all__ = ["Answer", "Benchmark", "Cluster", "Contamination", "Difficulty", "Drift", "Duplicates", "Format",
-           "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Shortcut", "Source",
+           "LocalPath", "Model", "ModelName", "RefreshRecipe", "Section", "Selection", "Served", "Shortcut", "Source",
            "SuspectGold", "Table", "load", "read_refresh", "recipe_hash", "resolved_json", "without_model"]  # fmt: skip
 
 Filter = Literal[
@@ -95,8 +97,13 @@ class Source(Table):
     """The subject, or `{field}`."""
     language: str = "en"
     """ISO 639-1 code, or `{field}`."""
-    policy: dict[str, str | int | float | bool] = Field(default={})
-    """How the verifier compares this source's answers: fields of `verify.Policy`."""
+    policy: Policy = Policy()
+    """How this source's answers are graded: fields of `verify.Policy`, of which `verifier = "judge"` asks the recipe's
+    [judge] where the rules find no match."""
+
+    def grading(self) -> Policy:
+        """The policy; programs are run, whatever it says."""
+        return replace(self.policy, verifier="code") if self.kind == "code" else self.policy
 
 
 class Benchmark(Table):
@@ -167,8 +174,8 @@ class Cluster(Section):
     """GPUs set aside for each engine."""
 
 
-class Model(Section):
-    """The model whose pass rate is the difficulty, and how it is sampled."""
+class Served(Section):
+    """A model and the engine that runs it."""
 
     path: ModelName
     """Folder, or name on the Hub."""
@@ -184,6 +191,21 @@ class Model(Section):
     """Longest wait for one completion from a server."""
     cluster: Cluster | None = None
     """Spread engine = 'vllm' over several machines, which have the model under the same path."""
+
+    @model_validator(mode="after")
+    def _servers(self) -> Self:
+        if (self.engine == "openai") != bool(self.urls):
+            raise ValueError("urls and engine = 'openai' belong together")
+        if self.cluster and self.engine != "vllm":
+            raise ValueError("cluster is for engine = 'vllm'; servers are spread by urls")
+        if any("@" in url for url in self.urls):
+            raise ValueError("urls hold a user or a key; put the key into the environment variable that `key` names")
+        return self
+
+
+class Model(Served):
+    """The model whose pass rate is the difficulty, and how it is sampled."""
+
     mode: Mode = "think"
     """`think`, `direct` or `budget=N`."""
     instruction: str | None = "Put your final answer within \\boxed{}."
@@ -202,16 +224,6 @@ class Model(Section):
     """Longest completion; a longer one counts as truncated, never as wrong."""
     seed: int = 0
     """Every sample's own seed derives from it."""
-
-    @model_validator(mode="after")
-    def _servers(self) -> "Model":
-        if (self.engine == "openai") != bool(self.urls):
-            raise ValueError("urls and engine = 'openai' belong together")
-        if self.cluster and self.engine != "vllm":
-            raise ValueError("cluster is for engine = 'vllm'; servers are spread by urls")
-        if any("@" in url for url in self.urls):
-            raise ValueError("urls hold a user or a key; put the key into the environment variable that `key` names")
-        return self
 
 
 class Difficulty(Section):
@@ -269,9 +281,9 @@ class Selection(Section):
     """Problems to keep; all when not given."""
     seed: int = 0
     """Decides which, with the problem's id."""
-    balance: Literal[
-        "none", "domain", "source", "language", "bucket", "domain and bucket", "source and bucket"
-    ] = "domain"
+    balance: Literal["none", "domain", "source", "language", "bucket", "domain and bucket", "source and bucket"] = (
+        "domain"
+    )
     """Groups that get equal room; bucket is the difficulty's, and with `and` every combination is a group."""
     diversity: Literal["none", "words", "embeddings"] = "none"
     """`words`: a group's problems are as unlike one another as can be, by what they are made of; `embeddings`: by the
@@ -319,6 +331,8 @@ class RefreshRecipe(Section):
     duplicates: Duplicates = Duplicates()
     contamination: Contamination = Contamination()
     model: Model | None = None
+    judge: Model | None = None
+    """The model that judges answers, for sources whose policy says so."""
     difficulty: Difficulty = Difficulty()
     shortcut: Shortcut = Shortcut()
     suspect_gold: SuspectGold = SuspectGold()
@@ -335,17 +349,13 @@ class RefreshRecipe(Section):
             if twice := _twice(names):
                 raise ValueError(f"{what} has '{twice}' twice; each name once")
         if "contamination" in self.ladder and not self.benchmarks:
-            raise ValueError(
-                "ladder has 'contamination' and there are no [[benchmarks]]: add them or take it out"
-            )
+            raise ValueError("ladder has 'contamination' and there are no [[benchmarks]]: add them or take it out")
         if self.selection.diversity == "embeddings" and self.contamination.embeddings is None:
             raise ValueError("[selection] diversity = 'embeddings' and [contamination] embeddings is not given")
         if self.model is None and self.contamination.judge:
             raise ValueError("[contamination] judge = true and there is no [model]: add it or take the judge out")
         if self.model is None and (needy := [f for f in self.ladder if f in NEEDS_MODEL]):
-            raise ValueError(
-                f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out"
-            )
+            raise ValueError(f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out")
         return self
 
 

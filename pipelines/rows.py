@@ -50,9 +50,7 @@ def read_rows(table: Table) -> Iterator[Row]:
         yield from _data_set(table)
         return
     if not path.exists():
-        raise SourceError(
-            f"{path}: no such file; {nearby_files(path)}. [[sources]] or [[benchmarks]] '{table.name}'."
-        )
+        raise SourceError(f"{path}: no such file; {nearby_files(path)}. [[sources]] or [[benchmarks]] '{table.name}'.")
     line = 0
     try:
         for row in _file_rows(path):

@@ -85,9 +85,7 @@ def load(path: str | Path, model: type[Recipe], overrides: Sequence[str] = ()) -
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
     except ValidationError as error:
-        found = [
-            _explain(e["loc"], e["type"], e["msg"], e.get("ctx", {}), model, data) for e in error.errors()
-        ]
+        found = [_explain(e["loc"], e["type"], e["msg"], e.get("ctx", {}), model, data) for e in error.errors()]
         raise RecipeError("\n".join(f"{path}: {line}" for line in found)) from None
 
 
@@ -172,9 +170,7 @@ def _expand(value: Any, variables: Mapping[str, str], typed: list[str], texts: s
 Loc = tuple[int | str, ...]
 
 
-def _explain(
-    loc: Loc, kind: str, message: str, context: dict[str, Any], model: type[BaseModel], data: Any
-) -> str:
+def _explain(loc: Loc, kind: str, message: str, context: dict[str, Any], model: type[BaseModel], data: Any) -> str:
     """One pydantic error in words: section, key, what was found, and what would be right."""
     section, key, found = _locate(loc[:-1] if kind == "extra_forbidden" else loc, data)
     if kind == "extra_forbidden":
@@ -200,9 +196,7 @@ def _locate(loc: Loc, data: Any) -> tuple[str, str, Any]:
         if isinstance(data, list) and isinstance(step, int) and step < len(data):
             data = data[step]
             name = data.get("name", step) if isinstance(data, dict) else step
-            section, key = (
-                (f"[[{path}]] {name!r}", "") if isinstance(data, dict) else (section, f"{key}[{step}]")
-            )
+            section, key = (f"[[{path}]] {name!r}", "") if isinstance(data, dict) else (section, f"{key}[{step}]")
         elif isinstance(data, dict) and step in data:
             data, path = data[step], f"{path}.{step}".strip(".")
             section, key = (f"[{path}]", "") if isinstance(data, dict) else (section, str(step))

@@ -24,9 +24,7 @@ from assay.pipelines.store import SCHEMAS, Store
 __all__ = ["FUNNEL", "Snapshot", "card", "find", "folder_of", "latest", "load", "new_id", "previous", "record",
            "write"]  # fmt: skip
 
-FUNNEL = pl.Schema(
-    {"filter": pl.String, "rows_in": pl.Int64, "rows_out": pl.Int64, "reasons": pl.String}
-)
+FUNNEL = pl.Schema({"filter": pl.String, "rows_in": pl.Int64, "rows_out": pl.Int64, "reasons": pl.String})
 """One row per filter; `reasons` is a JSON map from reason to rows."""
 
 
@@ -65,9 +63,7 @@ def record(store: Store, snapshot: Snapshot) -> None:
         "recipe_hash": snapshot.recipe_hash,
         "recipe": json.dumps(snapshot.recipe, ensure_ascii=False),
         "benchmarks": json.dumps(snapshot.benchmarks, ensure_ascii=False),
-        "funnel": json.dumps(
-            [row | {"reasons": json.loads(row["reasons"])} for row in snapshot.funnel.to_dicts()]
-        ),
+        "funnel": json.dumps([row | {"reasons": json.loads(row["reasons"])} for row in snapshot.funnel.to_dicts()]),
         "time": snapshot.time,
     }
     store.append("snapshots", pl.DataFrame([row], schema=SCHEMAS["snapshots"]))

@@ -34,15 +34,13 @@ VERSION_FILE = "store.json"
 _COLUMNS = {
     "problems": "id text_hash problem answer options kind source source_key domain language tests license"
     " extra first_seen",
-    "generations": "key problem_id model mode sample seed prompt_tokens token_ids logprobs text finish_reason"
-    " seconds",
+    "generations": "key problem_id model mode sample seed prompt_tokens token_ids logprobs text finish_reason seconds",
     "verdicts": "key verifier status extracted reason",
     "decisions": "snapshot problem_id filter keep reason evidence time",
     "snapshots": "id parent recipe_hash recipe benchmarks funnel time",
     "runs": "run kind config model time",
     "steps": "run step metric value",
-    "rollouts": "run step problem_id sample prompt completion reward advantage status tokens truncated"
-    " weights_version",
+    "rollouts": "run step problem_id sample prompt completion reward advantage status tokens truncated weights_version",
 }
 _TYPES: dict[str, pl.DataType] = (  # of every column that is not text
     {"options": pl.List(pl.String), "token_ids": pl.List(pl.Int32), "logprobs": pl.List(pl.Float32)}

@@ -29,7 +29,7 @@ def test_own_cases_reach_what_they_must() -> None:
     assert {f"contamination, {kind}" for kind in bench.KINDS} < {f.what for f in figures}
     page = bench.table(figures)
     assert "FALLS SHORT" not in page
-    assert page.splitlines()[1].split()[:2] == ["formats", "114"]
+    assert page.splitlines()[1].split()[:2] == ["formats", "386"]
 
 
 def test_a_figure_that_falls_short_says_so_and_fails_the_command(tmp_path: Path, monkeypatch) -> None:
