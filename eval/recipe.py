@@ -7,20 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from assay.eval.benchmarks import Exam, declared
-from assay.pipelines.settings import LocalPath, ModelName, Section
+from assay.pipelines.recipe import Model, Served
+from assay.pipelines.settings import LocalPath, Section
 
 __all__ = ["Budgets", "EvaluateRecipe", "EvaluatedModel", "TrainingSet"]
 
 Count = Annotated[int, Field(ge=1)]
 
 
-class EvaluatedModel(Section):
+class EvaluatedModel(Served):
     """One model of the comparison."""
 
     name: str
     """In reports. The first model of a recipe is the base that the others are compared with."""
-    path: ModelName
-    """Folder, or name on the Hub."""
     role: Literal["compared", "control", "teacher", "before", "after"] = "compared"
     """`control`: trained on random rewards, to tell a real gain from a spurious one. `teacher`, `before` and `after`
     (one or several students) ask for the distillation table."""
@@ -104,6 +103,8 @@ class EvaluateRecipe(Section):
     seed: int = 0
     """Every sample's own seed derives from it."""
     budgets: Budgets = Budgets()
+    judge: Model | None = None
+    """The model that judges answers, for benchmarks whose policy says so."""
 
     @classmethod
     def prepare(cls, data: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +121,8 @@ class EvaluateRecipe(Section):
         names = [exam.name for exam in self.benchmarks]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two benchmarks are called {', '.join(sorted(twice))}; give each a name of its own")
+        if self.budgets.procedure == "vllm" and any(m.engine != "vllm" or m.cluster for m in self.models):
+            raise ValueError("budgets.procedure = 'vllm' needs engine = 'vllm' in this process for every model")
         needed = {"teacher", "before", "after"}
         if (roles := {model.role for model in self.models} & needed) not in (set(), needed):
             raise ValueError(f"distillation needs teacher, before and after; found {', '.join(sorted(roles))}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from assay.eval.evaluation import Evaluation, compare, evaluate, powers_of_two
 from assay.eval.recipe import EvaluateRecipe, TrainingSet
 from assay.eval.report import ReportData
 from assay.flows.console import Console
-from assay.flows.models import EnginePool
+from assay.flows.models import EnginePool, verifier_of
 from assay.flows.results import save
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.errors import SourceError
@@ -131,10 +130,11 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     store = Store.open(recipe.store, create=True)
     results, ks = Results(recipe), powers_of_two(max(_samples(recipe, exam) for exam in recipe.benchmarks))
     own = {"stop_text": _stop_text(recipe)} if recipe.budgets.procedure == "vllm" else {}
-    with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype, **own) as pool, Verifier() as verifier:
+    with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype, **own) as pool, \
+            verifier_of(recipe.judge) as verifier:  # fmt: skip
         for model in recipe.models:
             console.heading(f"Evaluate {model.name}")
-            evaluate_model(recipe, model.name, pool.get(model.path), verifier, store, results, console)
+            evaluate_model(recipe, model.name, pool.of(model), verifier, store, results, console)
     if recipe.training_set is not None:
         results.seen = benchmarks.contamination(results.items, _trained(recipe.training_set))
         console.say("\n".join(_seen_line(row) for row in results.seen.iter_rows(named=True)))
@@ -159,28 +159,18 @@ def evaluate_model(
     with console.progress() as bar:
         for items in results.items:
             label = name if len(results.items) == 1 else f"{name} {items.exam.name}"
-            with _grader(items, verifier) as grader:
-                bar.start(f"{label} pass@k")
-                parts.append(_passes(recipe, name, engine, grader, store, items, bar.update))
-                bar.end(_line(parts[-1]))
-                if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
-                    bar.start(f"{label} budgets")
-                    samples = _sweep(recipe, engine, grader, store, items, budgets, bar.update)
-                    frame = thinking_budget.summarise(samples, recipe.budgets.ks)
-                    who = [pl.lit(items.exam.name).alias("benchmark"), pl.lit(name).alias("model")]
-                    results.budgets.append(frame.select(*who, pl.all()))
-                    bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
+            bar.start(f"{label} pass@k")
+            parts.append(_passes(recipe, name, engine, verifier, store, items, bar.update))
+            bar.end(_line(parts[-1]))
+            if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
+                bar.start(f"{label} budgets")
+                samples = _sweep(recipe, engine, verifier, store, items, budgets, bar.update)
+                frame = thinking_budget.summarise(samples, recipe.budgets.ks)
+                who = [pl.lit(items.exam.name).alias("benchmark"), pl.lit(name).alias("model")]
+                results.budgets.append(frame.select(*who, pl.all()))
+                bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
     results.evaluations[name] = Evaluation(name, pl.concat([part.samples for part in parts]))
     return results.evaluations[name]
-
-
-def _grader(items: Items, verifier: Verifier) -> AbstractContextManager[Any]:
-    """Who grades a benchmark: the verifier, or the sandbox for programs."""
-    if items.exam.kind != "code":
-        return nullcontext(verifier)
-    from assay.pipelines.code_verifier import CodeVerifier
-
-    return CodeVerifier()
 
 
 def _passes(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store, items: Items,
@@ -245,7 +235,7 @@ def _instruction(recipe: EvaluateRecipe, items: Items) -> str | None:
 
 
 def _policy(items: Items) -> Policy:
-    return Policy(**items.exam.policy)  # type: ignore[arg-type]
+    return items.exam.grading()
 
 
 def _stop_text(recipe: EvaluateRecipe) -> str:

@@ -14,7 +14,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from assay.flows.console import Console
-from assay.flows.models import engine_of
+from assay.flows.models import engine_of, verifier_of
 from assay.flows.publish import publish
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import Refresh
@@ -24,7 +24,6 @@ from assay.pipelines.errors import AssayError, SourceError
 from assay.pipelines.recipe import RefreshRecipe
 from assay.pipelines.snapshot import Snapshot
 from assay.pipelines.store import Store
-from assay.pipelines.verify import Verifier
 
 Make = Callable[[], Engine]
 
@@ -64,7 +63,8 @@ def run_refresh(
         StoreError: another refresh still holds the store.
     """
     store, console = Store.open(recipe.store, create=True), console or Console()
-    with store.lock("refresh", wait, console.say), Verifier() as verifier, _engines(recipe, engine) as make:
+    lock = store.lock("refresh", wait, console.say)
+    with lock, verifier_of(recipe.judge) as verifier, _engines(recipe, engine) as make:
         run = Refresh(store, recipe, engine=make, verifier=verifier)
         try:
             snapshot = _climb(run, console)

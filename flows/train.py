@@ -10,12 +10,12 @@ import polars as pl
 
 from assay.eval.report import ReportData
 from assay.flows.console import Console
-from assay.flows.models import EnginePool
+from assay.flows.models import EnginePool, verifier_of
 from assay.flows.results import save
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.errors import RecipeError, StoreError
+from assay.pipelines.golds import with_policies
 from assay.pipelines.store import Store
-from assay.pipelines.verify import Verifier
 from assay.rl.checkpoint import load_model
 from assay.rl.recipe import TrainRecipe
 from assay.rl.trainer import Trainer, TrainingResult
@@ -31,9 +31,10 @@ __all__ = ["curated", "run_training", "steps_of"]
 
 
 def curated(store: Store, snapshot: str = "latest") -> pl.DataFrame:
-    """The kept problems of a snapshot, with their pass rates."""
-    found = snapshots.find(store, snapshot)
-    return pl.read_parquet(snapshots.folder_of(store, found) / "data" / "train.parquet")
+    """The kept problems of a snapshot, with their pass rates and their sources' policies."""
+    made = snapshots.load(store, snapshot)
+    problems = pl.read_parquet(snapshots.folder_of(store, made.id) / "data" / "train.parquet")
+    return with_policies(problems, made.recipe["sources"])
 
 
 def run_training(
@@ -64,7 +65,7 @@ def run_training(
         f"  {recipe.algorithm} on {len(problems)} problems, {recipe.steps} steps of {recipe.sampling.prompts} x "
         f"{recipe.sampling.group_size} completions, run {folder.name}"
     )
-    with Verifier() as verifier, console.progress() as bar:
+    with verifier_of(recipe.judge) as verifier, console.progress() as bar:
         verifier.start()
         engine = own.get(recipe.model)
         bar.start("train", recipe.steps)

@@ -1,4 +1,4 @@
-"""Verdicts on completions of code problems, with the calls of `verify.Verifier`: the gold is the column `tests`.
+"""Verdicts on completions of code problems; the gold is the column `tests`. `verify.Verifier` grades them by this.
 
     with CodeVerifier() as verifier:
         verifier.grade("assert f(1) == 2", "```python\\ndef f(x): return x + 1\\n```").status      # "correct"
@@ -56,12 +56,11 @@ class CodeVerifier:
         self, tests: str, completion: str, finish_reason: str | None = None, starts_in_thinking: bool = False
     ) -> Verdict:
         """Grade one completion; see `grade_many`."""
-        return self.grade_many([(tests, completion)], None, [finish_reason], starts_in_thinking)[0]
+        return self.grade_many([(tests, completion)], [finish_reason], starts_in_thinking)[0]
 
     def grade_many(
         self,
         items: Sequence[tuple[str, str]],
-        policies: object = None,
         finish_reasons: Sequence[str | None] | None = None,
         starts_in_thinking: bool = False,
     ) -> list[Verdict]:
@@ -69,7 +68,6 @@ class CodeVerifier:
 
         Args:
             items: texts of the column `tests`, and whole completions, thinking included.
-            policies: not used; `Verifier` has it.
             finish_reasons: the sampler's; "length" without a closed block after thinking is `truncated`.
             starts_in_thinking: the prompt opened the thinking block.
         """

@@ -21,9 +21,11 @@ __all__ = ["Policy", "compare", "leaves", "list_length"]
 
 @dataclass(frozen=True)
 class Policy:
-    """What counts as the same answer.
+    """Who grades, and what counts as the same answer.
 
     Attributes:
+        verifier: `rule`; `judge`, a model that reads what the rules do not find correct; or `code`: the gold is tests,
+            and the completion's program is run.
         ordered_lists: "1, 2" and "2, 1" differ.
         complete_lists: every listed answer is required; otherwise some of them and nothing else.
         units: `optional` (a missing unit is forgiven, a different one is not), `required`, or `ignored`.
@@ -34,6 +36,7 @@ class Policy:
         letters: the gold may be a multiple-choice letter, which "(B) 3.3 MeV" answers.
     """
 
+    verifier: Literal["rule", "judge", "code"] = "rule"
     ordered_lists: bool = False
     complete_lists: bool = True
     units: Literal["optional", "required", "ignored"] = "optional"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assay.pipelines.engines import Completion, Engine, Request, Sampling
+from assay.pipelines.golds import Gold, golds
 from assay.pipelines.locking import in_words
 from assay.pipelines.prompts import render
 from assay.pipelines.store import SCHEMAS, Store
@@ -213,10 +214,10 @@ def _row(wanted: _Wanted, completion: Completion, model: str, mode: str) -> dict
     }
 
 
-def verdict_name(verifier: Verifier, gold: str | None, policy: Policy) -> str:
+def verdict_name(verifier: Verifier, gold: Gold) -> str:
     """The verdict's `verifier`: its name and version, and a hash of gold and policy, so that a repaired gold or a
     changed policy is graded anew while every other verdict stays valid."""
-    return f"{verifier.name}:{hashlib.sha256(f'{gold}|{policy}'.encode()).hexdigest()[:8]}"
+    return f"{verifier.name_for(gold.policy)}:{hashlib.sha256(f'{gold.text}|{gold.policy}'.encode()).hexdigest()[:8]}"
 
 
 def grade(
@@ -225,43 +226,35 @@ def grade(
     """`key, problem_id, verifier, status, extracted, reason` of every generation, in order; grades what has no verdict.
 
     Args:
-        problems: columns `id`, `answer`.
+        problems: `id`, and what `golds` reads.
         generations: rows of the table `generations`.
+        policy: where problems have none of their own.
     """
-    from assay.pipelines.verify import Policy
-
-    policy = policy or Policy()
-    names = {i: verdict_name(verifier, a, policy) for i, a in problems.select("id", "answer").iter_rows()}
+    known = dict(zip(problems["id"], golds(problems, policy)))
+    names = {i: verdict_name(verifier, gold) for i, gold in known.items()}
     wanted = generations.select("key", "problem_id").with_columns(
         verifier=pl.col("problem_id").replace_strict(names, return_dtype=pl.String)
     )
-    known = (
+    recorded = (
         store.scan("verdicts")
         .join(wanted.lazy(), on=["key", "verifier"], how="semi")
         .unique(["key", "verifier"])
         .collect()
     )
-    missing = wanted.join(known, on=["key", "verifier"], how="anti", maintain_order="left")
-    fresh = _grade_missing(verifier, problems, generations, missing, policy)
+    missing = wanted.join(recorded, on=["key", "verifier"], how="anti", maintain_order="left")
+    fresh = _grade_missing(verifier, known, generations, missing)
     store.append("verdicts", fresh)
-    return wanted.join(pl.concat([known, fresh]), on=["key", "verifier"], how="left", maintain_order="left")
+    return wanted.join(pl.concat([recorded, fresh]), on=["key", "verifier"], how="left", maintain_order="left")
 
 
 def _grade_missing(
-    verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame, missing: pl.DataFrame, policy: Policy
+    verifier: Verifier, known: dict[str, Gold], generations: pl.DataFrame, missing: pl.DataFrame
 ) -> pl.DataFrame:
-    rows = missing.join(
-        generations.select("key", "text", "finish_reason").unique("key"), on="key", how="left", maintain_order="left"
-    ).join(problems.select(problem_id="id", answer="answer"), on="problem_id", how="left", maintain_order="left")
-    verdicts = verifier.grade_many(
-        list(zip(rows["answer"].fill_null(""), rows["text"])), policy, rows["finish_reason"].to_list()
-    )
-    return (
-        rows.select("key", "verifier")
-        .with_columns(
-            pl.Series("status", [v.status for v in verdicts], pl.String),
-            pl.Series("extracted", [v.extracted for v in verdicts], pl.String),
-            pl.Series("reason", [v.reason for v in verdicts], pl.String),
-        )
-        .select(SCHEMAS["verdicts"].names())
-    )
+    texts = generations.select("key", "text", "finish_reason").unique("key")
+    rows = missing.join(texts, on="key", how="left", maintain_order="left")
+    asked = [known[problem] for problem in rows["problem_id"]]
+    items = [(gold.text, text) for gold, text in zip(asked, rows["text"])]
+    verdicts = verifier.grade_many(items, [gold.policy for gold in asked], rows["finish_reason"].to_list())
+    found = {name: pl.Series([getattr(v, name) for v in verdicts], dtype=pl.String)
+             for name in ("status", "extracted", "reason")}  # fmt: skip
+    return rows.select("key", "verifier").with_columns(**found).select(SCHEMAS["verdicts"].names())

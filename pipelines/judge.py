@@ -1,7 +1,9 @@
-"""An optional judge of contamination: a model that reads a problem beside a benchmark's item.
+"""A model as judge: of contamination, where it reads a problem beside a benchmark's item, and of answers.
 
-The answers are recorded as generations under the pair's own hash, so that no pair is judged twice. An answer that is
-neither yes nor no is said to be that, and never taken for a no.
+Its words on problems are recorded as generations under the pair's own hash, those on answers with the verdicts, so that
+nothing is judged twice. A word that is neither yes nor no is said to be that, and never taken for a no.
+
+Not protected from: an answer that is written to persuade its judge.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from assay.pipelines.engines import Sampling
+from assay.pipelines.engines import Request, Sampling
+from assay.pipelines.prompts import render
 
 if TYPE_CHECKING:
     from assay.pipelines.engines import Engine
     from assay.pipelines.store import Store
 
-__all__ = ["PROMPT", "judge", "verdict_of"]
+__all__ = ["PROMPT", "judge", "judge_answers", "verdict_of"]
 
 PROMPT = """Two problems follow. Are they the same problem, perhaps reworded, translated, or with other names for the \
 same things, so that whoever knows the answer of one knows the answer of the other?
@@ -31,6 +34,18 @@ Problem 2:
 {item}
 
 Answer with one word, yes or no."""
+ANSWER_PROMPT = """A reference answer and the end of a response to the same question follow. Is the response's final \
+answer the same as the reference, in whatever words or notation?
+
+Reference answer:
+{gold}
+
+Response:
+{response}
+
+Answer with one word, yes or no."""
+RESPONSE_CHARS = 4_000
+JUDGE_TOKENS = 2_048
 YES, NO = ("yes", "true", "same"), ("no", "false", "different")
 WORD = re.compile(rf"(?i)\b(?:{'|'.join(YES + NO)})\b")
 
@@ -64,3 +79,14 @@ def judge(
     rows = generate.sample(store, engine, asked, mode=mode, samples=1, sampling=sampling)
     words = {row["problem_id"]: verdict_of(row["text"] or "") for row in rows.iter_rows(named=True)}
     return [words.get(name) for name in names]
+
+
+def judge_answers(engine: Engine, pairs: Sequence[tuple[str, str]]) -> list[tuple[bool | None, str]]:
+    """The word on each (gold, response) and the judge's text, greedily decoded; equal pairs are judged once."""
+    sampling = Sampling(temperature=0.0, max_tokens=JUDGE_TOKENS)
+    texts = {pair: ANSWER_PROMPT.format(gold=pair[0], response=pair[1][-RESPONSE_CHARS:]) for pair in pairs}
+    prompts = {pair: render(engine.tokenizer, text) for pair, text in texts.items()}
+    fitting = [pair for pair, prompt in prompts.items() if len(prompt) < engine.max_model_len]
+    done = engine.generate([Request(str(i), prompts[pair], sampling, 0) for i, pair in enumerate(fitting)])
+    said = {pair: completion.text for pair, completion in zip(fitting, done)}
+    return [(verdict_of(said.get(pair, "")), said.get(pair, "too long for the judge")) for pair in pairs]

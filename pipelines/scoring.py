@@ -10,9 +10,10 @@ import polars as pl
 
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.errors import EngineError, RecipeError
+from assay.pipelines.golds import with_policies
 from assay.pipelines.recipe import Model, RefreshRecipe
 from assay.pipelines.store import Store
-from assay.pipelines.verify import Policy, Verifier
+from assay.pipelines.verify import Verifier
 
 if TYPE_CHECKING:
     from assay.pipelines.generate import Progress
@@ -150,17 +151,9 @@ class Scoring:
         return model_fingerprint(path) if path.is_dir() else str(path)
 
     def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
-        """`key, status, extracted`; graded source by source where their policies differ."""
+        """`key, status, extracted`, every source's under its own policy."""
         from assay.pipelines import generate
 
         assert self.verifier is not None
-        sources: dict[Policy, list[str]] = {}
-        for source in self.recipe.sources:
-            sources.setdefault(Policy(**source.policy), []).append(source.name)  # type: ignore[arg-type]
-        parts = []
-        for policy, names in sources.items():
-            own = problems.filter(pl.col("source").is_in(names))
-            theirs = generations.filter(pl.col("problem_id").is_in(own["id"].implode()))
-            if len(theirs):
-                parts.append(generate.grade(self.store, self.verifier, own, theirs, policy))
-        return pl.concat([part.select("key", "status", "extracted") for part in parts])
+        asked = with_policies(problems, (source.model_dump() for source in self.recipe.sources))
+        return generate.grade(self.store, self.verifier, asked, generations).select("key", "status", "extracted")

@@ -1,4 +1,6 @@
-"""Grading of completions against gold answers: extraction, exact cheap comparison, then math-verify in a pool.
+"""Grading of completions: by rules, by a judge, or by running programs, as each item's policy says.
+
+The rules are extraction, exact cheap comparison, then math-verify in a pool.
 
     with Verifier(workers=2, deadline_s=5.0) as verifier:
         verdict = verifier.grade("\\\\frac{1}{2}", "... the answer is \\\\boxed{0.5}")
@@ -11,27 +13,36 @@ Not protected from: two different formulas that agree at every test point; a rig
 gold's; a correct answer beside extra text inside the box.
 """
 
+from __future__ import annotations
+
 import asyncio
 import importlib.metadata
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.pipelines.answer_extraction import Extraction, extract, strip_thinking
 from assay.pipelines.answer_text import canonical, is_prose
 from assay.pipelines.equivalence import Policy, compare, list_length
+from assay.pipelines.errors import EngineError
 from assay.pipelines.process_pool import ItemTimeout, ProcessPool
 from assay.pipelines.quantity import MAX_CHARS, ExpressionTooLarge, quantity
+
+if TYPE_CHECKING:
+    from assay.pipelines.code_verifier import CodeVerifier
+    from assay.pipelines.engines import Engine
 
 __all__ = ["VERSION", "Policy", "Verdict", "Verifier"]
 
 VERSION = "1"
 CACHE_ENTRIES = 200_000
 _Key = tuple[str, str, Policy]
+_Asked = tuple[tuple[str, str], Policy, str | None]
 
 
 class Verdict(NamedTuple):
@@ -47,21 +58,24 @@ class Verifier:
     """Grades completions; the same verdict from every thread and from async code.
 
     Args:
-        workers: processes for symbolic comparison; none is started before an item needs one.
+        workers: processes for symbolic comparison, and programs at a time; none is started before an item needs one.
         deadline_s: wall-clock seconds for one symbolic comparison.
+        judge: makes the engine that judges answers whose policy asks for it; called once, and closed with this.
 
     Raises:
-        WorkerError: worker processes cannot be started (from the grading calls).
+        WorkerError, SandboxError: worker processes cannot be started, or programs isolated (from the grading calls).
+        EngineError: a policy asks for a judge, and there is none.
     """
 
-    def __init__(self, workers: int = 2, deadline_s: float = 5.0) -> None:
+    def __init__(self, workers: int = 2, deadline_s: float = 5.0, judge: Callable[[], Engine] | None = None) -> None:
         self.name = f"assay-{VERSION}+math-verify-{importlib.metadata.version('math-verify')}"
+        self.workers, self._make_judge = workers, judge
         self._pool = ProcessPool("assay.pipelines.symbolic", "answer", workers, deadline_s)
         self._cache: dict[_Key, Verdict] = {}
         self._running: dict[_Key, Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> "Verifier":
+    def __enter__(self) -> Verifier:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -72,8 +86,27 @@ class Verifier:
         self._pool.submit({"gold": "1"})
 
     def close(self) -> None:
-        """End the worker processes."""
-        self._pool.close()
+        """End the worker processes, the sandbox and the judge."""
+        for owned in (self._pool, *(vars(self)[name] for name in ("_programs", "_judge") if name in vars(self))):
+            owned.close()
+
+    @cached_property
+    def _programs(self) -> CodeVerifier:
+        from assay.pipelines.code_verifier import CodeVerifier
+
+        return CodeVerifier(self.workers)
+
+    @cached_property
+    def _judge(self) -> Engine:
+        if self._make_judge is None:
+            raise EngineError("a policy says verifier = 'judge' and no model judges: add [judge] to the recipe.")
+        return self._make_judge()
+
+    def name_for(self, policy: Policy) -> str:
+        """The name and version of what grades under a policy."""
+        if policy.verifier == "code":
+            return self._programs.name
+        return f"{self.name}+judge-{self._judge.fingerprint}" if policy.verifier == "judge" else self.name
 
     def grade(
         self,
@@ -96,7 +129,7 @@ class Verifier:
         """Verdicts of (gold, completion) pairs, in order.
 
         Args:
-            items: gold answers and whole completions, thinking included.
+            items: gold answers (tests for `code`) and whole completions, thinking included.
             policies: one for all, or one an item.
             finish_reasons: the sampler's; "length" is `truncated`, unless thinking had ended and the final text holds
                 a complete box.
@@ -109,11 +142,34 @@ class Verifier:
         finish = finish_reasons if finish_reasons is not None else [None] * len(items)
         if not len(each) == len(finish) == len(items):
             raise ValueError(f"{len(items)} items, {len(each)} policies, {len(finish)} finish reasons: lengths differ")
-        found: list[Verdict | _Pending] = [
-            self._begin(gold, completion, policy, reason, starts_in_thinking)
-            for (gold, completion), policy, reason in zip(items, each, finish, strict=True)
-        ]
-        return [self._finish(entry) if isinstance(entry, _Pending) else entry for entry in found]
+        asked = list(zip(items, each, finish))
+        by = {"rule": self._by_rules, "judge": self._by_judge, "code": self._by_tests}
+        verdicts: dict[int, Verdict] = {}
+        for verifier in {policy.verifier for policy in each}:
+            places = [place for place, policy in enumerate(each) if policy.verifier == verifier]
+            verdicts |= zip(places, by[verifier]([asked[place] for place in places], starts_in_thinking))
+        return [verdicts[place] for place in range(len(items))]
+
+    def _by_rules(self, asked: list[_Asked], starts_in_thinking: bool) -> list[Verdict]:
+        begun = [self._begin(*item, policy, reason, starts_in_thinking) for item, policy, reason in asked]
+        return [self._finish(entry) if isinstance(entry, _Pending) else entry for entry in begun]
+
+    def _by_tests(self, asked: list[_Asked], starts_in_thinking: bool) -> list[Verdict]:
+        items, _, finish = zip(*asked)
+        return self._programs.grade_many(items, finish, starts_in_thinking)
+
+    def _by_judge(self, asked: list[_Asked], starts_in_thinking: bool) -> list[Verdict]:
+        """What the rules find correct is; the judge reads other answers, and its text is the reason."""
+        from assay.pipelines.judge import judge_answers
+
+        verdicts = self._by_rules(asked, starts_in_thinking)
+        places = [place for place, ((gold, _), _, _) in enumerate(asked)
+                  if verdicts[place].status != "correct" and verdicts[place].extracted and gold]  # fmt: skip
+        pairs = [(gold, strip_thinking(text, starts_in_thinking)) for gold, text in (asked[p][0] for p in places)]
+        for place, (same, said) in zip(places, judge_answers(self._judge, pairs)):
+            status = "unverifiable" if same is None else "correct" if same else "wrong"
+            verdicts[place] = verdicts[place]._replace(status=status, reason=said)
+        return verdicts
 
     async def agrade_many(
         self,
@@ -138,9 +194,12 @@ class Verifier:
     def equivalence_classes(self, answers: Sequence[str | None], policy: Policy | None = None) -> list[int]:
         """The class of each answer, numbered by first appearance; None and "" have no class (-1).
 
-        For majority voting: equal texts and numbers fall together at once, the rest is asked of the pool.
+        For majority voting: equal texts and numbers fall together at once, the rest is asked of the pool. Programs have
+        no class.
         """
         policy = policy or Policy()
+        if policy.verifier == "code":
+            return [-1] * len(answers)
         texts = [canonical(answer) if answer else "" for answer in answers]
         distinct = list(dict.fromkeys(text for text in texts if text))
         pending = [
@@ -157,7 +216,7 @@ class Verifier:
 
     def _begin(
         self, gold: str, completion: str, policy: Policy, finish_reason: str | None, starts_in_thinking: bool
-    ) -> "Verdict | _Pending":
+    ) -> Verdict | _Pending:
         start = time.perf_counter()
         if (
             finish_reason != "length"
@@ -178,7 +237,7 @@ class Verifier:
             return entry._replace(extracted=found.text, start=start)
         return entry._replace(extracted=found.text, seconds=time.perf_counter() - start)
 
-    def _compare(self, gold: str, predicted: str, policy: Policy) -> "Verdict | _Pending":
+    def _compare(self, gold: str, predicted: str, policy: Policy) -> Verdict | _Pending:
         """Cheap comparison of canonical texts; what only mathematics can tell is queued, equal pairs once."""
         key = (gold, predicted, policy)
         if (known := self._cache.get(key)) is not None:
@@ -196,7 +255,7 @@ class Verifier:
                 )
         return _Pending(key, future)
 
-    def _finish(self, entry: "_Pending") -> Verdict:
+    def _finish(self, entry: _Pending) -> Verdict:
         gold, predicted, _ = entry.key
         try:
             answer = entry.future.result()
@@ -222,7 +281,7 @@ class _Pending(NamedTuple):
     """An item whose comparison runs in the pool."""
 
     key: _Key
-    future: "Future[dict[str, Any]]"
+    future: Future[dict[str, Any]]
     extracted: str | None = None
     start: float = 0.0
 
@@ -291,7 +350,7 @@ def _plain_fault(gold: str) -> str | None:
         return "too large to be evaluated"
 
 
-def _fault_of(future: "Future[dict[str, Any]]") -> str | None:
+def _fault_of(future: Future[dict[str, Any]]) -> str | None:
     try:
         answer = future.result()
     except ItemTimeout:

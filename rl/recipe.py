@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from assay.pipelines.recipe import Model
 from assay.pipelines.settings import LocalPath, ModelName, Section
 from assay.rl.presets import PRESETS, Preset, preset
 
@@ -183,6 +184,8 @@ class TrainRecipe(Section):
     memory: Memory = Memory()
     reference: Reference = Reference()
     engine: Engine = Engine()
+    judge: Model | None = None
+    """The model that judges answers, where the policy of their source says so."""
     variables: dict[str, str] = Field(default={})
     """Texts for `${name}`."""
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from assay.pipelines.engines import Completion, Engine, Request, Sampling
 from assay.pipelines.generate import sample_seed
+from assay.pipelines.golds import golds
 from assay.pipelines.prompts import render
 from assay.pipelines.verify import Verdict, Verifier
 from assay.rl import rewards as parts_of
@@ -73,7 +74,7 @@ class RolloutMaker:
     """Samples, grades and rewards groups.
 
     Args:
-        problems: columns `id`, `problem`, `answer`.
+        problems: columns `id`, `problem`, and what `golds` reads.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class RolloutMaker:
         timed: Callable[[str], Any],
     ) -> None:
         self.engine, self.verifier, self.recipe, self.preset, self.timed = engine, verifier, recipe, preset, timed
-        self.ids, self.golds = problems["id"].to_list(), problems["answer"].to_list()
+        self.ids, self.golds = problems["id"].to_list(), golds(problems)
         self.texts = problems["problem"].to_list()
         s = recipe.sampling
         self.prompts = [render(engine.tokenizer, p, s.mode, s.instruction) for p in problems["problem"]]
@@ -132,9 +133,10 @@ class RolloutMaker:
 
     def _verdicts(self, indices: Sequence[int], completions: list[Completion]) -> list[Verdict]:
         """A completion with an id beyond the tokenizer (padding of the vocabulary) has no verdict: its text is cut."""
-        golds = [self.golds[index] for index in indices for _ in range(self.recipe.sampling.group_size)]
+        asked = [self.golds[index] for index in indices for _ in range(self.recipe.sampling.group_size)]
         verdicts = self.verifier.grade_many(
-            [(g, c.text) for g, c in zip(golds, completions)], None, [c.finish_reason for c in completions], self.opened
+            [(gold.text, c.text) for gold, c in zip(asked, completions)], [gold.policy for gold in asked],
+            [c.finish_reason for c in completions], self.opened,
         )
         unknown = [max(c.token_ids, default=0) >= self.known_ids for c in completions]
         return [Verdict("unverifiable", None, "unknown token") if u else v for u, v in zip(unknown, verdicts)]

@@ -165,7 +165,7 @@ class Trainer:
             self.on_step(self.step, metrics)
 
     def _audit(self, groups: list[Group]) -> dict[str, float]:
-        samples = [(self.maker.golds[g.index], s.text, s.status) for g in groups for s in g.samples]
+        samples = [(self.maker.golds[g.index].answer, s.text, s.status) for g in groups for s in g.samples]
         return audit(*zip(*samples)) if samples else {}
 
     def _watch(self, metrics: dict[str, float]) -> None:
