@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from transformers import AutoTokenizer
 
 from assay.pipelines.engines import Completion, ReplayEngine
 from assay.pipelines.errors import EngineError
@@ -28,20 +29,19 @@ def test_a_model_that_cannot_judge_is_unclear_and_is_asked_once(engine, tmp_path
     assert store.scan("generations").select(pl.len()).collect().item() == 2
 
 
-def test_an_answer_is_judged_where_the_rules_find_no_match(engine) -> None:
-    """Recorded words of a judge, and what the small reasoner says, which is no word."""
+def test_an_answer_is_judged_where_the_rules_find_no_match(reasoner) -> None:
+    """Recorded words of a judge: equal answers are judged once, what the rules settle is not judged."""
     words = ["<think>Not no.</think> Yes.", "No, the city is another.", "Hard to say."]
     said = [Completion(str(n), [1], [0.0], word, "stop", 0.0) for n, word in enumerate(words)]
     items = [("the capital of Norway", f"\\boxed{{{city}}}") for city in ("Oslo", "Bergen", "Kristiania")]
-    judged = Policy(verifier="judge")
-    with Verifier(judge=lambda: ReplayEngine(said, engine.tokenizer, "recorded")) as verifier:
-        asked = [*items, items[0], ("42", "\\boxed{42}"), ("42", "no box, <think>and no end"), ("7", "\\boxed{8}")]
+    judged, tokenizer = Policy(verifier="judge"), AutoTokenizer.from_pretrained(reasoner)
+    with Verifier(judge=lambda: ReplayEngine(said, tokenizer, "recorded")) as verifier:
+        asked = [*items, items[0], ("42", "\\boxed{42}"), ("42", "<think>42"), ("7", "\\boxed{8}")]
         found = verifier.grade_many(asked, [judged] * 6 + [Policy()])
         assert [v.status for v in found] == ["correct", "wrong", "unverifiable", "correct", "correct", "wrong", "wrong"]
         assert [v.reason for v in found[:3]] == words
         assert [v.extracted for v in found[:3]] == ["Oslo", "Bergen", "Kristiania"]
-        assert verifier.name_for(judged).endswith("+judge-recorded") and verifier.name_for(Policy()) == verifier.name
-    with Verifier(judge=lambda: engine) as verifier:
-        assert verifier.grade(*items[0], judged).status == "unverifiable"
+        assert verifier.name_for(judged).endswith("+judge-recorded")
+        assert verifier.name_for(Policy()) == verifier.name
     with Verifier() as verifier, pytest.raises(EngineError, match="add \\[judge\\]"):
         verifier.grade(*items[0], judged)
