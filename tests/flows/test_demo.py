@@ -15,6 +15,7 @@ from assay.pipelines import ledger
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.store import Store
 
+pytestmark = pytest.mark.slow(first=True)
 SHORT = (
     "train.steps=6",
     "train.sampling.prompts=16",
@@ -57,7 +58,6 @@ def planted(folder: Path, store: Store) -> pl.DataFrame:
     return rows.join(first.select("filter", "reason", id="problem_id"), on="id", how="left")
 
 
-@pytest.mark.slow
 def test_everything_planted_is_found(planted: pl.DataFrame) -> None:
     for label, reasons in FOUND.items():
         rows = planted.filter(pl.col("label") == label)
@@ -66,7 +66,6 @@ def test_everything_planted_is_found(planted: pl.DataFrame) -> None:
         assert missed.is_empty(), f"{label}: {missed.select('key', 'filter', 'reason').rows()}"
 
 
-@pytest.mark.slow
 def test_planted_duplicates_keep_exactly_one(planted: pl.DataFrame, store: Store) -> None:
     texts = planted.filter(pl.col("label") == "duplicate")["text_hash"]
     assert texts.len() >= 10
@@ -76,7 +75,6 @@ def test_planted_duplicates_keep_exactly_one(planted: pl.DataFrame, store: Store
     assert left["text_hash"].sort().to_list() == texts.unique().sort().to_list()
 
 
-@pytest.mark.slow
 def test_planted_faulty_rows_are_in_the_ledger_with_their_line(folder: Path, store: Store) -> None:
     labels = pl.read_ndjson(folder / "raw" / "planted.jsonl").filter(pl.col("label") == "unparsable")
     evidence = store.scan("decisions").filter((pl.col("filter") == "parse") & ~pl.col("keep")).collect()["evidence"]
@@ -85,7 +83,6 @@ def test_planted_faulty_rows_are_in_the_ledger_with_their_line(folder: Path, sto
         assert any(f"drills.jsonl, row {line}:" in e for e in evidence), (line, evidence.to_list())
 
 
-@pytest.mark.slow
 def test_the_band_holds_for_every_problem(folder: Path, store: Store) -> None:
     """No kept problem is outside 20-80%, and none inside was dropped as too easy or too hard."""
     made = snapshots.load(store)
@@ -106,7 +103,6 @@ def made_model(store: Store) -> str:
     return str(direct.mode()[0])
 
 
-@pytest.mark.slow
 def test_the_summary_has_everything(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert set(summary["seconds"]) == {"install", "cold_start", "refresh", "train", "evaluate", "total"}
@@ -129,7 +125,6 @@ def test_the_summary_has_everything(folder: Path) -> None:
     assert {"teacher", "student_before", "student_after", "gap_recovered"} <= set(summary["distillation"])
 
 
-@pytest.mark.slow
 def test_accuracy_rises_with_the_thinking_budget(folder: Path) -> None:
     frame = pl.read_parquet(folder / "frames" / "budgets.parquet").filter(
         (pl.col("model") == "base") & (pl.col("k") == 1)
@@ -141,7 +136,6 @@ def test_accuracy_rises_with_the_thinking_budget(folder: Path) -> None:
     assert cost[0] < 0.5 * cost[1]
 
 
-@pytest.mark.slow
 def test_the_report_and_its_files(folder: Path) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     for word in ("funnel", "thinking budget", "pass@k", "Distillation", "ratio error"):
@@ -150,7 +144,6 @@ def test_the_report_and_its_files(folder: Path) -> None:
     assert pl.read_parquet(folder / "data" / "pass_at_k.parquet").height > 0
 
 
-@pytest.mark.slow
 def test_prefect_has_the_funnel_the_card_and_the_link(folder: Path) -> None:
     from prefect.client.orchestration import get_client
 
@@ -165,7 +158,6 @@ def test_prefect_has_the_funnel_the_card_and_the_link(folder: Path) -> None:
     assert [row["filter"] for row in table][:3] == ["parse", "format", "answer"]
 
 
-@pytest.mark.slow
 def test_the_ledger_tells_a_problem_s_way(store: Store, planted: pl.DataFrame) -> None:
     copied = planted.filter(pl.col("label") == "contaminated")["id"][0]
     told = ledger.why(store, copied)
@@ -173,7 +165,6 @@ def test_the_ledger_tells_a_problem_s_way(store: Store, planted: pl.DataFrame) -
     assert "exam" in told
 
 
-@pytest.mark.slow
 def test_the_trained_checkpoint_loads(folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -16,8 +16,9 @@ from assay.pipelines.recipe import Benchmark
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
+pytestmark = pytest.mark.slow(first=True)
 
-@pytest.mark.slow
+
 def test_a_cold_start_gives_a_model_as_good_as_the_one_in_the_package(
     tmp_path: Path, pool: Any, reasoner: Path
 ) -> None:
