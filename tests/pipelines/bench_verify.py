@@ -1,4 +1,4 @@
-"""Verifier against math-verify alone, side by side on the same completions: seconds, items a second, verdicts.
+"""Verifier against math-verify alone, side by side on the same completions: wall and processor seconds, verdicts.
 
     python tests/pipelines/bench_verify.py [FILE.jsonl]
 
@@ -12,8 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from assay.pipelines.process_pool import _processor_seconds
 from assay.pipelines.verify import Verifier
 
+Seconds = tuple[float, float]
 Items = list[tuple[str, str]]
 
 
@@ -29,28 +31,36 @@ def recorded(path: Path) -> tuple[Items, list[bool]]:
     return [(r["gt"], text) for r in rows for text in r["code"]], [bool(s) for r in rows for s in r["score"]]
 
 
-def time_math_verify(items: Items) -> tuple[float, list[bool]]:
+def now(verifier: Verifier | None = None) -> Seconds:
+    """On the clock, and of processor time with the verifier's workers."""
+    workers = verifier._pool.processes() if verifier else []
+    return time.perf_counter(), time.process_time() + sum(_processor_seconds(pid)[1] for pid in workers)
+
+
+def since(start: Seconds, verifier: Verifier | None = None) -> Seconds:
+    end = now(verifier)
+    return end[0] - start[0], end[1] - start[1]
+
+
+def time_math_verify(items: Items) -> tuple[Seconds, list[bool]]:
     """One process, its documented use: parse both sides, verify."""
     import math_verify
 
     logging.disable(logging.WARNING)
     math_verify.verify(math_verify.parse("$1$"), math_verify.parse("$x$"))
-    start = time.perf_counter()
+    start = now()
     verdicts = [bool(math_verify.verify(math_verify.parse(f"${g}$"), math_verify.parse(text))) for g, text in items]
-    return time.perf_counter() - start, verdicts
+    return since(start), verdicts
 
 
-def time_verifier(items: Items) -> tuple[float, float, list[bool]]:
-    """Seconds with no worker started yet, seconds with workers warm and nothing cached, verdicts."""
-    with Verifier(workers=2) as cold:
-        start = time.perf_counter()
-        cold.grade_many(items)
-        cold_seconds = time.perf_counter() - start
-    with Verifier(workers=2) as warm:
-        warm.grade_many([("x+1", f"\\boxed{{y+{i}}}") for i in range(8)])
-        start = time.perf_counter()
-        verdicts = warm.grade_many(items)
-        return cold_seconds, time.perf_counter() - start, [verdict.status == "correct" for verdict in verdicts]
+def time_verifier(items: Items, warm: bool) -> tuple[Seconds, list[bool]]:
+    """With workers that have answered before or with none started, and nothing cached."""
+    with Verifier(workers=2) as verifier:
+        if warm:
+            verifier.grade_many([("x+1", f"\\boxed{{y+{i}}}") for i in range(8)])
+        start = now(verifier)
+        verdicts = verifier.grade_many(items)
+        return since(start, verifier), [verdict.status == "correct" for verdict in verdicts]
 
 
 def integers_per_second(count: int = 100_000) -> float:
@@ -63,15 +73,16 @@ def integers_per_second(count: int = 100_000) -> float:
 
 def main() -> None:
     items, scores = recorded(Path(sys.argv[1])) if len(sys.argv) > 1 else made_up()
-    cold, warm, ours = time_verifier(items)
+    cold, _ = time_verifier(items, warm=False)
+    warm, ours = time_verifier(items, warm=True)
     alone, theirs = time_math_verify(items)
     print(
         f"{len(items)} completions; agreement with the recorded verdicts: assay {_agreement(ours, scores)}, "
         f"math-verify {_agreement(theirs, scores)}"
     )
-    print(f"math-verify alone  {alone:8.3f} s  {len(items) / alone:10.0f} /s")
-    print(f"assay, warm        {warm:8.3f} s  {len(items) / warm:10.0f} /s  x{alone / warm:.0f}")
-    print(f"assay, cold        {cold:8.3f} s  (workers start when an item needs them)")
+    for name, (clock, processor) in (("math-verify alone", alone), ("assay, warm", warm), ("assay, cold", cold)):
+        print(f"{name:18} {clock:8.3f} s on the clock, x{alone[0] / clock:.0f}; "
+              f"{processor:8.3f} s of processor time, x{alone[1] / processor:.0f}")  # fmt: skip
     print(f"integers after thinking: {integers_per_second():.0f} /s")
 
 
