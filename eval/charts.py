@@ -9,28 +9,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import altair as alt
 import polars as pl
 
-__all__ = [
-    "CATEGORIES",
-    "COLOURS",
-    "CONFIG",
-    "Figure",
-    "Log2Axis",
-    "banded",
-    "colour",
-    "finite",
-    "ordered",
-    "percents",
-    "png",
-    "share_scale",
-    "spread",
-]
+__all__ = ["CATEGORIES", "COLOURS", "CONFIG", "Figure", "Log2Axis", "banded", "colour", "finite", "ordered", "parts",
+           "percents", "png", "rule", "shape", "share_scale", "spread", "thousands"]  # fmt: skip
 
 # name: (light, dark). Categories after Okabe and Ito, lightened for the dark page; the ramp grows with k.
 COLOURS = {
@@ -45,34 +33,22 @@ COLOURS = {
     "green": ("#00795a", "#45cfa0"),
     "pink": ("#ae4d86", "#eaa0cb"),
     "gold": ("#8f6a00", "#e8bd4a"),
+    "violet": ("#6a4fbf", "#b9a5f7"),
+    "brown": ("#7c4a2d", "#d3a27d"),
     "ramp1": ("#4f98c4", "#3d77a8"),
     "ramp2": ("#3584bd", "#5a9bd0"),
     "ramp3": ("#1f69a8", "#82bdea"),
     "ramp4": ("#124a82", "#b0d9f6"),
     "ramp5": ("#0a2c57", "#e2f2fd"),
 }
-CATEGORIES = [f"var(--{name})" for name in ("blue", "orange", "green", "pink", "gold")]
-SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
+CATEGORIES = [f"var(--{name})" for name in ("blue", "orange", "green", "pink", "gold", "violet", "brown", "soft")]
+SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]  # one fewer
 
 _FONT = "Inter, 'Segoe UI', Helvetica, Arial, sans-serif"
-_LABELS = {
-    "labelColor": "var(--soft)",
-    "titleColor": "var(--soft)",
-    "labelFont": _FONT,
-    "titleFont": _FONT,
-    "labelFontSize": 12,
-    "titleFontSize": 12,
-    "titleFontWeight": "normal",
-}
+_LABELS = {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "labelFont": _FONT, "titleFont": _FONT,
+           "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}  # fmt: skip
 _LINES = {"gridColor": "var(--line)", "domainColor": "var(--faint)", "tickColor": "var(--faint)"}
-_LEGEND = {
-    "orient": "top",
-    "title": None,
-    "labelLimit": 260,
-    "symbolSize": 70,
-    "offset": 6,
-    "columnPadding": 14,
-}
+_LEGEND = {"orient": "top", "title": None, "labelLimit": 260, "symbolSize": 70, "offset": 6, "columnPadding": 14}
 CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": _FONT,
@@ -81,23 +57,14 @@ CONFIG: dict[str, Any] = {
     "axisX": {"grid": False, "labelFlush": False},
     "axisY": {"domain": False, "ticks": False},
     "legend": {**_LABELS, **_LEGEND, "symbolStrokeWidth": 2},
-    "title": {
-        "color": "var(--ink)",
-        "subtitleColor": "var(--soft)",
-        "font": _FONT,
-        "subtitleFont": _FONT,
-        "fontSize": 13,
-        "subtitleFontSize": 11,
-        "fontWeight": 600,
-        "anchor": "start",
-        "frame": "group",
-        "offset": 10,
-    },
+    "title": {"color": "var(--ink)", "subtitleColor": "var(--soft)", "font": _FONT, "subtitleFont": _FONT,
+              "fontSize": 13, "subtitleFontSize": 11, "fontWeight": 600, "anchor": "start", "frame": "group",
+              "offset": 10},
     "mark": {"color": "var(--blue)"},
     "rule": {"color": "var(--blue)"},
     "text": {"color": "var(--soft)", "font": _FONT, "fontSize": 12},
     "style": {"reference": {"color": "var(--soft)", "strokeWidth": 1, "strokeDash": [4, 3]}},
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,7 +81,7 @@ class Figure:
     @cached_property
     def specs(self) -> list[dict[str, Any]]:
         """One Vega-Lite specification a panel, as wide as the element it is put into."""
-        return [_bare(panel.properties(width="container").to_dict()) for panel in self.panels]
+        return [_bare(panel.properties(width="container").to_dict(validate=False)) for panel in self.panels]
 
 
 def _bare(spec: dict[str, Any]) -> dict[str, Any]:
@@ -169,63 +136,58 @@ class Log2Axis:
         """Where 0 is drawn."""
         return min((value for value in self.values if value > 0), default=2) / 2
 
+    def place(self, values: pl.Expr) -> pl.Expr:
+        """Where values are drawn."""
+        return pl.when(values > 0).then(values).otherwise(self.zero).cast(pl.Float64)
+
     def chart(self, frame: pl.DataFrame) -> Any:
         """A chart over `frame` whose x is set."""
-        import altair as alt
+        return alt.Chart(finite(frame.with_columns(x=self.place(pl.col(self.column))))).encode(x=self.x())
 
-        place = pl.when(pl.col(self.column) > 0).then(pl.col(self.column)).otherwise(self.zero)
-        return alt.Chart(finite(frame.with_columns(x=place.cast(pl.Float64)))).encode(x=self._x())
-
-    def _x(self) -> Any:
-        import altair as alt
-
+    def x(self, field: str = "x") -> Any:
+        """The encoding of a field with places."""
         places = [value if value > 0 else self.zero for value in self.values]
         label = "format(datum.value, ',')"
         if 0 in self.values:
             label = f"datum.value <= {self.zero} ? '0' : {label}"
-        domain = [min(places) / 1.2, max(places) * 1.2]
+        scale = alt.Scale(type="log", base=2, nice=False, domain=[min(places) / 1.2, max(places) * 1.2])
         axis = alt.Axis(values=places, labelExpr=label, labelOverlap="greedy")
-        scale = alt.Scale(type="log", base=2, nice=False, domain=domain)
-        return alt.X("x:Q", title=self.title, scale=scale, axis=axis)
+        return alt.X(f"{field}:Q", title=self.title, scale=scale, axis=axis)
 
     def zero_mark(self) -> list[Any]:
         """The dotted line between 0 and the rest, where the axis stops being logarithmic; [] without a 0."""
-        import altair as alt
-
         if 0 not in self.values or len(self.values) == 1:
             return []
-        place = alt.InlineData(values=[{"x": self.zero * math.sqrt(2)}])
-        return [alt.Chart(place).mark_rule(style="reference").encode(x=self._x())]
+        return [rule(x=self.zero * math.sqrt(2)).encode(x=self.x())]
+
+
+def rule(**place: float) -> Any:
+    """A dotted line at `x` or `y`."""
+    (name,) = place
+    return alt.Chart(alt.InlineData(values=[place])).mark_rule(style="reference").encode(**{name: f"{name}:Q"})
 
 
 def banded(frame: pl.DataFrame, axis: Log2Axis, y: Any, colours: Any, shapes: Any) -> Any:
     """Lines through `estimate` with points, in bands from `low` to `high`; y encodes `low`."""
-    import altair as alt
-
     base = axis.chart(frame).encode(color=colours)
-    band = base.mark_area(opacity=0.16).encode(y=y, y2="high:Q")
-    whiskers = base.mark_rule(opacity=0.4).encode(y=y, y2="high:Q")
+    band, whiskers = (mark.encode(y=y, y2="high:Q") for mark in (
+        base.mark_area(opacity=0.16), base.mark_rule(opacity=0.4)))  # fmt: skip
     line = base.mark_line(strokeWidth=2).encode(y="estimate:Q")
     counts = [alt.Tooltip(f"{name}:Q", format=",") for name in ("k", "budget") if name in frame.columns]
     tooltip = ["model:N", *counts, *percents("estimate", "low", "high")]
-    points = base.mark_point(filled=True, size=46, opacity=1)
-    points = points.encode(y="estimate:Q", shape=shapes, tooltip=tooltip)
+    points = base.mark_point(filled=True, size=46, opacity=1).encode(y="estimate:Q", shape=shapes, tooltip=tooltip)
     return alt.layer(*axis.zero_mark(), band, whiskers, line, points)
 
 
 def colour(column: str, names: Sequence[str], colours: Sequence[str] = CATEGORIES, legend: Any = None) -> Any:
     """Colours for `names` in order; a name keeps its colour in every panel given the same `names`."""
-    import altair as alt
-
-    wide = len(names) > 1 and sum(map(len, names)) > 34
-    legend = legend or alt.Legend(columns=1 if wide else 0, symbolOpacity=1)
+    fitting = int(290 // (28 + 6.5 * max(map(len, names), default=1)))  # on the narrowest page
+    legend = legend or alt.Legend(columns=max(fitting, 1), symbolOpacity=1)
     return alt.Color(f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(colours, names)), legend=legend)
 
 
 def shape(column: str, names: Sequence[str]) -> Any:
     """Point shapes for `names`, so that no line is told apart by colour alone."""
-    import altair as alt
-
     return alt.Shape(f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(SHAPES, names)))
 
 
@@ -235,16 +197,12 @@ def _cycle(values: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def share_scale(highs: pl.Series) -> Any:
     """From 0 to the tenth above the greatest value, at most 1."""
-    import altair as alt
-
     top = max((value for value in highs.to_list() if value is not None and math.isfinite(value)), default=1.0)
     return alt.Scale(domain=[0, min(1.0, math.ceil(top * 10 + 0.2) / 10)], nice=False)
 
 
 def percents(*columns: str, sign: str = "") -> list[Any]:
     """Tooltip lines in per cent."""
-    import altair as alt
-
     return [alt.Tooltip(f"{column}:Q", format=f"{sign}.1%") for column in columns]
 
 
@@ -255,6 +213,14 @@ def spread(values: Sequence[int], count: int) -> list[int]:
     if count == 1:
         return [values[len(values) // 2]]
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+def parts(frame: pl.DataFrame, *columns: str) -> Iterator[tuple[dict[str, str], pl.DataFrame]]:
+    """A part of the frame for each panel, and its title where there are several values to tell apart."""
+    several = [name for name in columns if frame[name].n_unique() > 1]
+    for values, part in frame.group_by(columns, maintain_order=True):
+        title = " · ".join(str(value) for name, value in zip(columns, values) if name in several)
+        yield ({"title": title} if title else {}), part
 
 
 def ordered(frame: pl.DataFrame, column: str) -> list[str]:

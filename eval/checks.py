@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.eval.comparison import describe
+from assay.eval.comparison import PAIR, points
 from assay.eval.intervals import caution
 
 if TYPE_CHECKING:
     from assay.eval.report import ReportData
 
-__all__ = ["Check", "checks", "comparisons", "points"]
+__all__ = ["Check", "checks"]
 
 RATIO_LIMIT = 1e-4  # the first step of an on-policy run must have ratio 1 up to this
-PAIR = ("benchmark", "model", "base")
 TRUNCATED_LIMIT = 0.05  # beyond it, an accuracy says as much about the room for answers as about the model
 
 
@@ -66,9 +65,9 @@ def _of_training(rows: pl.DataFrame) -> Iterator[Check]:
                       "pass@1 fell by more than chance explains")  # fmt: skip
     if last["k"] > 1:
         k = last["k"]
-        yield _judged(last, f"The trained model also solves more at k = {k}: new problems, not only surer ones",
-                      f"No difference at k = {k} is shown: the gain may be sharpening alone",
-                      f"The base solves more at k = {k}: training narrowed what the model reaches")  # fmt: skip
+        yield _judged(last, f"The trained model also solves more at k = {k:,}: new problems, not only surer ones",
+                      f"No difference at k = {k:,} is shown: the gain may be sharpening alone",
+                      f"The base solves more at k = {k:,}: training narrowed what the model reaches")  # fmt: skip
 
 
 def _of_control(rows: pl.DataFrame) -> Iterator[Check]:
@@ -92,17 +91,10 @@ def _judged(row: Mapping[str, Any], good: str, unclear: str, bad: str) -> Check:
 
 def _evidence(row: Mapping[str, Any]) -> str:
     """The difference, what could have been seen, and a warning of few items."""
-    seen = "" if row["mdd"] is None else f"; detectable: {100 * row['mdd']:.1f}"
+    seen = "" if row["mdd"] is None else f"; detectable: {100 * row['mdd']:.2f}"
     few = caution(row["items"])
-    return f"{points({**row, 'value': row['difference']})}, paired{seen}" + (f". {few}" if few else "")
-
-
-def comparisons(difference: pl.DataFrame | None) -> list[dict[str, Any]]:
-    """Every comparison in words, as `comparison.describe` has it."""
-    if difference is None:
-        return []
-    pairs = difference.group_by(PAIR, maintain_order=True)
-    return [dict(zip(PAIR, key)) | {"lines": describe(rows.sort("k"))} for key, rows in pairs]
+    change = points(row["difference"], row["low"], row["high"])
+    return f"{change} points, paired{seen}" + (f". {few}" if few else "")
 
 
 def _seen(benchmarks: pl.DataFrame | None) -> Check | None:
@@ -148,9 +140,3 @@ def _truncation(budgets: pl.DataFrame | None) -> Check | None:
 
 def _sign(low: float, high: float) -> str:
     return "good" if low > 0 else "bad" if high < 0 else "open"
-
-
-def points(value: Mapping[str, Any]) -> str:
-    """A difference of shares with its interval, in percentage points."""
-    middle, low, high = (f"{100 * value[key]:+.1f}".replace("-", "−") for key in ("value", "low", "high"))
-    return f"{middle} points [{low}, {high}]"

@@ -5,7 +5,7 @@ from one benchmark to the next.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,11 +23,12 @@ from assay.eval.intervals import (
 )
 from assay.eval.pass_at_k import counts, pass_at_k
 
-__all__ = ["Correctness", "Crossing", "compare_pass_at_k", "crossed", "crossing", "describe", "four_way"]
+__all__ = ["Correctness", "Crossing", "compare_pass_at_k", "crossed", "crossing", "four_way", "points", "told"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Correctness = Sequence[Sequence[object]] | NDArray[np.generic] | tuple[ArrayLike, ArrayLike]
+PAIR = ("benchmark", "model", "base")
 GRID = 512
 ZERO = 1e-12
 
@@ -143,31 +144,44 @@ def four_way(correct_a: Correctness, correct_b: Correctness, k: int | None = Non
     return pl.DataFrame(rows).with_columns(pl.col("low", "high").fill_nan(None))
 
 
-def describe(compared: pl.DataFrame) -> list[str]:
-    """`compare_pass_at_k` in words, a line a k: the difference, what could have been seen; then the crossing.
+def told(difference: pl.DataFrame | None) -> list[dict[str, Any]]:
+    """Every comparison of `curves.compare` in words: `benchmark, model, base`, its `rows`, and `lines` of text.
 
-    Differences are in percentage points. The last line warns of too few items.
+    Each row has in addition the difference with its interval (`points`) and the difference that could have been seen
+    (`detectable`), percentage points as text. The lines end with `notes`: the crossing, and a warning of too few items.
     """
-    lines = []
-    for row in compared.iter_rows(named=True):
-        seen = f"{100 * row['mdd']:.1f}" if row["mdd"] is not None else "unknown, no spread"
-        lines.append(f"k = {row['k']}: {_points(row)} points over {row['items']:,} items; detectable: {seen}"
-                     + ("" if row["p"] is None else f"; McNemar p = {row['p']:.3g}"))
-    few = caution(min(compared["items"].to_list()))
-    return [*lines, crossed(compared), *([f"few items: {few}"] if few else [])]
+    if difference is None:
+        return []
+    found = []
+    for key, part in difference.group_by(PAIR, maintain_order=True):
+        rows = [row | {"points": points(row["difference"], row["low"], row["high"]), "detectable": _detectable(row)}
+                for row in part.sort("k").iter_rows(named=True)]  # fmt: skip
+        few = caution(min(row["items"] for row in rows))
+        notes = [crossed(part), *([f"few items: {few}"] if few else [])]
+        lines = [f"k = {r['k']:,}: {r['points']} points over {r['items']:,} items; detectable: {r['detectable']}"
+                 + ("" if r["p"] is None else f"; McNemar p = {r['p']:.3g}") for r in rows]  # fmt: skip
+        found.append(dict(zip(PAIR, key)) | {"rows": rows, "notes": notes, "lines": lines + notes})
+    return found
 
 
-def _points(row: dict[str, float]) -> str:
-    return f"{100 * row['difference']:+.2f} [{100 * row['low']:.2f}, {100 * row['high']:.2f}]"
+def points(value: float, low: float, high: float) -> str:
+    """A difference of shares with its interval, in percentage points."""
+    middle, *ends = (f"{100 * x:+.2f}".replace("-", "−") for x in (value, low, high))
+    return f"{middle} [{ends[0]},\u00a0{ends[1]}]"
+
+
+def _detectable(row: dict[str, Any]) -> str:
+    return f"{100 * row['mdd']:.2f}" if row["mdd"] is not None else "unknown, no spread"
 
 
 def crossed(compared: pl.DataFrame) -> str:
     """Where the curves cross, with the interval, or that they do not."""
     row, most = compared.row(-1, named=True), max(compared["k"].to_list())
     if row["crossing"] is None:
-        return f"no crossing up to {most}"
-    low, high = row["crossing_low"] or "before 1", row["crossing_high"] or f"beyond {most}"
-    return f"the curves cross after k = {row['crossing']} [{low}, {high}]"
+        return f"no crossing up to {most:,}"
+    low, high = (f"{end:,}" if end else other for end, other in (
+        (row["crossing_low"], "before 1"), (row["crossing_high"], f"beyond {most:,}")))  # fmt: skip
+    return f"the curves cross after k = {row['crossing']:,} [{low}, {high}]"
 
 
 def _row(a: Floats, b: Floats, ends: tuple[float, float], confidence: float) -> dict[str, float]:

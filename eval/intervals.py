@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Interval", "bootstrap_mean", "bootstrap_means", "caution", "clustered_mean", "mcnemar_exact",
-           "minimum_detectable_difference", "paired_difference", "percentiles", "share_mean", "t_quantile",
-           "wilson"]
+__all__ = ["Interval", "bootstrap_means", "caution", "clustered_mean", "mcnemar_exact",
+           "minimum_detectable_difference", "paired_difference", "percentiles", "share_mean", "t_quantile", "wilson"]
 
 Floats = NDArray[np.float64]
 FEW_ITEMS = 30
@@ -157,16 +156,6 @@ def bootstrap_means(rows: ArrayLike, replicates: int = 10_000, seed: int = 0,
         size = min(step, replicates - start)
         means.append(rng.multinomial(items, weight / weight.sum(), size=size) @ values / items)
     return np.concatenate(means)
-
-
-def bootstrap_mean(values: ArrayLike, confidence: float = 0.95, replicates: int = 10_000,
-                   seed: int = 0) -> Interval:
-    """Percentile bootstrap over items of the mean of one value an item; the same seed gives the same ends."""
-    s = _vector(values, "values")
-    unique, counts = np.unique(s, return_counts=True)
-    means = bootstrap_means(unique, replicates, seed, counts)[:, 0]
-    low, high = percentiles(means, confidence)
-    return Interval(float(s.mean()), float(low), float(high), float(means.std(ddof=1)), len(s))
 
 
 def percentiles(replicates: Floats, confidence: float = 0.95) -> tuple[Floats, Floats]:

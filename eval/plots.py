@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import altair as alt
 import polars as pl
 
 from assay.eval.charts import (
@@ -18,25 +19,17 @@ from assay.eval.charts import (
     colour,
     finite,
     ordered,
+    parts,
     percents,
+    rule,
     shape,
     share_scale,
     spread,
     thousands,
 )
 
-__all__ = [
-    "budgets",
-    "curves",
-    "difference",
-    "distillation",
-    "endings",
-    "four_way",
-    "funnel",
-    "headline",
-    "pass_rates",
-    "training",
-]
+__all__ = ["budgets", "curves", "difference", "distillation", "endings", "four_way", "funnel", "headline", "pass_rates",
+           "training"]  # fmt: skip
 
 MAX_POINTS = 300  # steps drawn in a training panel; longer runs are averaged over equal spans
 RATIO_FLOOR = 1e-8  # below float32's resolution: where a ratio error of 0 is drawn on the logarithmic axis
@@ -46,11 +39,8 @@ PERCENT = {"format": ".0%", "tickCount": 5}
 KEPT = ["kept", "removed"]
 ENDINGS = ["natural", "forced", "truncated", "empty"]
 
-CURVES = {
-    "pass@k": ("pass_at_k", "pass@k"),
-    "maj@k": ("majority", "Majority vote, maj@k"),
-    "best-of-k": ("best_of_k", "Best of k by score"),
-}
+CURVES = {"pass@k": ("pass_at_k", "pass@k"), "maj@k": ("majority", "Majority vote, maj@k"),
+          "best-of-k": ("best_of_k", "Best of k by score")}  # fmt: skip
 
 # Panel title, y axis with its unit, pattern over metric names; a metric goes to the first panel that matches.
 PANELS = (
@@ -75,17 +65,13 @@ ORDER = (
 
 def headline(values: pl.DataFrame) -> Figure:
     """Points with intervals: `metric, model, value, low, high`."""
-    import altair as alt
-
     models = ordered(values, "model")
     axis = alt.Axis(format=".0%", grid=True, tickCount=6)
-    x = alt.X("low:Q", title=SHARE, axis=axis, scale=share_scale(values["high"]))
     base = alt.Chart(finite(values)).encode(
         y=alt.Y("metric:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=140)),
-        yOffset=alt.YOffset("model:N", sort=models),
-        color=colour("model", models),
-        tooltip=["metric:N", "model:N", *percents("value", "low", "high")],
-    )
+        yOffset=alt.YOffset("model:N", sort=models), color=colour("model", models),
+        tooltip=["metric:N", "model:N", *percents("value", "low", "high")])  # fmt: skip
+    x = alt.X("low:Q", title=SHARE, axis=axis, scale=share_scale(values["high"]))
     spans = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x, x2="high:Q")
     points = base.mark_point(filled=True, size=80, opacity=1).encode(x="value:Q", shape=shape("model", models))
     chart = (spans + points).properties(height=24 * values.height + 10)
@@ -94,17 +80,15 @@ def headline(values: pl.DataFrame) -> Figure:
 
 def funnel(frame: pl.DataFrame) -> Figure:
     """Rows kept and removed by each filter: `filter, rows_in, rows_out, reasons`, in the order they ran."""
-    import altair as alt
-
     frame = frame.with_columns(removed=pl.col("rows_in") - pl.col("rows_out"))
     label = pl.format("{} kept, {} removed", thousands("rows_out"), thousands("removed"))
     name = pl.col("filter").str.replace_all("_", " ")
     rows = frame.select(name, pl.col("rows_out").alias("kept"), "removed", label=label)
-    parts = _ranked(rows.unpivot(KEPT, index="filter", variable_name="part", value_name="rows"), "part", KEPT)
+    stacked = _ranked(rows.unpivot(KEPT, index="filter", variable_name="part", value_name="rows"), "part", KEPT)
     axis = alt.Axis(labels=False, ticks=False, domain=False)
     y = alt.Y("filter:N", sort=rows["filter"].to_list(), title=None, axis=axis)
     x = alt.X("rows:Q", title="rows", axis=alt.Axis(format="~s", tickCount=5))
-    bars = alt.Chart(finite(parts)).mark_bar(height=12, yOffset=9)
+    bars = alt.Chart(finite(stacked)).mark_bar(height=12, yOffset=9)
     bars = bars.encode(y=y, x=x, color=_kept(), order="rank:Q", tooltip=["filter:N", "part:N", _count("rows")])
     text = alt.Chart(finite(rows)).encode(y=y)
     names = text.mark_text(align="left", dy=-7, fontWeight=600, color="var(--ink)")
@@ -116,8 +100,6 @@ def funnel(frame: pl.DataFrame) -> Figure:
 
 
 def _kept() -> Any:
-    import altair as alt
-
     return alt.Color("part:N", scale=alt.Scale(domain=KEPT, range=["var(--blue)", "var(--faint)"]))
 
 
@@ -127,15 +109,11 @@ def _ranked(frame: pl.DataFrame, column: str, names: Sequence[str]) -> pl.DataFr
 
 
 def _count(column: str) -> Any:
-    import altair as alt
-
     return alt.Tooltip(f"{column}:Q", format=",")
 
 
 def pass_rates(frame: pl.DataFrame, band: tuple[float, float] | None) -> Figure:
     """Histogram of `problem_id, pass_rate, kept`, stacked by kept, with the band shaded."""
-    import altair as alt
-
     known = frame.drop_nulls("pass_rate")
     part = pl.when(pl.col("kept")).then(pl.lit("kept")).otherwise(pl.lit("removed"))
     bars = known.group_by(*_bins(known["pass_rate"]), part.alias("part")).agg(problems=pl.len())
@@ -156,8 +134,6 @@ def pass_rates(frame: pl.DataFrame, band: tuple[float, float] | None) -> Figure:
 
 
 def _band_marks(band: tuple[float, float] | None) -> list[Any]:
-    import altair as alt
-
     if band is None:
         return []
     edges = alt.InlineData(values=[{"low": band[0], "high": band[1], "label": "band"}])
@@ -196,24 +172,16 @@ def training(steps: pl.DataFrame) -> Figure:
 
 
 def _training_panel(steps: pl.DataFrame, title: str, metrics: list[str]) -> Any:
-    import altair as alt
-
     frame = steps.filter(pl.col("metric").is_in(metrics)).with_columns(pl.col("value").cast(pl.Float64))
     axis: dict[str, Any] = {"format": ".4~g", "tickCount": 5}
     scale: dict[str, Any] = {"zero": False}
     if title == "Ratio error":
         frame = frame.with_columns(pl.col("value").abs().clip(lower_bound=RATIO_FLOOR))
         decades = _decades(frame["value"])
-        axis, scale = (
-            {"format": ".0e", "values": decades},
-            {"type": "log", "domain": [decades[0], decades[-1]]},
-        )
+        axis = {"format": ".0e", "values": decades}
+        scale = {"type": "log", "domain": [decades[0], decades[-1]]}
     frame = thinned(frame)
-    tooltip = [
-        "step:Q",
-        "metric:N",
-        *[alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "smooth")],
-    ]
+    tooltip = ["step:Q", "metric:N", *[alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "smooth")]]
     x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format=",~f", tickCount=5))
     legend = alt.Legend(orient="bottom", symbolOpacity=1, columns=2, labelLimit=130, offset=4)
     base = alt.Chart(finite(frame)).encode(x=x, color=colour("metric", metrics, legend=legend), tooltip=tooltip)
@@ -243,14 +211,6 @@ def thinned(frame: pl.DataFrame) -> pl.DataFrame:
     return means.with_columns(smooth=smooth)
 
 
-def _parts(frame: pl.DataFrame, *columns: str) -> Iterator[tuple[dict[str, str], pl.DataFrame]]:
-    """A part of the frame for each panel, and its title where there are several values to tell apart."""
-    several = [name for name in columns if frame[name].n_unique() > 1]
-    for values, part in frame.group_by(columns, maintain_order=True):
-        title = " · ".join(str(value) for name, value in zip(columns, values) if name in several)
-        yield ({"title": title} if title else {}), part
-
-
 def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()) -> Figure:
     """`benchmark, model, k, estimate, low, high`: a panel a benchmark, a banded line a model on a log₂ axis.
 
@@ -258,31 +218,20 @@ def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()
         kind: one of `CURVES`.
         models: fixes the colours, so that a model keeps its own from one figure to the next.
     """
-    names = list(models) or ordered(frame, "model")
-    y = _share_axis(kind, frame)
-    axis = Log2Axis.over(frame, "k", KS)
-    panels = [
-        banded(part, axis, y, colour("model", names), shape("model", names)).properties(height=280, **title)
-        for title, part in _parts(frame, "benchmark")
-    ]
-    said = [
-        "; ".join([_of(title), *(f"{row['model']} {row['estimate']:.1%} at k = {row['k']}" for row in last.to_dicts())])
-        for title, part in _parts(frame, "benchmark")
-        for last in [part.group_by("model", maintain_order=True).last()]
-    ]
-    caption = "Bands are intervals over problems. " + " ".join(f"{text.removeprefix('; ')}." for text in said)
-    return Figure(*CURVES[kind], caption, panels, frame, columns=_columns(panels))
+    names, axis = list(models) or ordered(frame, "model"), Log2Axis.over(frame, "k", KS)
+    look = _share_axis(kind, frame), colour("model", names), shape("model", names)
+    panels = [banded(part, axis, *look).properties(height=280, **title) for title, part in parts(frame, "benchmark")]
+    said = "Bands are intervals over problems."
+    for title, part in parts(frame, "benchmark"):
+        last = part.filter(pl.col("k") == pl.col("k").max())
+        rates = ", ".join(f"{model} {rate:.1%}" for model, rate in last.select("model", "estimate").iter_rows())
+        said += f" {title.get('title', 'At')}{', at' * bool(title)} k = {last['k'][0]:,}: {rates}."
+    return Figure(*CURVES[kind], said, panels, frame, columns=_columns(panels))
 
 
 def _share_axis(kind: str, frame: pl.DataFrame) -> Any:
     """The y axis of a banded curve."""
-    import altair as alt
-
     return alt.Y("low:Q", title=f"{kind} ({SHARE})", axis=PERCENT, scale=share_scale(frame["high"]))
-
-
-def _of(title: dict[str, str]) -> str:
-    return f"{title['title']}:" if title else ""
 
 
 def _columns(panels: Sequence[Any]) -> int:
@@ -290,31 +239,49 @@ def _columns(panels: Sequence[Any]) -> int:
 
 
 def difference(frame: pl.DataFrame) -> Figure:
-    """model - base at every k, paired, a panel a benchmark: `benchmark, model, base, k, difference, low, high`.
+    """model - base at every k, paired, a panel a benchmark: rows of `curves.compare`.
 
-    A point is filled where its interval excludes 0.
+    A point is filled where its interval excludes 0; a bar on the line of 0 is where the curves cross.
     """
-    import altair as alt
-
     rows = frame.sort("k", maintain_order=True).with_columns(series=pl.format("{} − {}", "model", "base"))
     names, axis = ordered(rows, "series"), Log2Axis.over(rows, "k", KS)
-    ticks = alt.Axis(labelExpr="format(100 * datum.value, '+.3~g')", tickCount=6)
+    colours, shapes = colour("series", names), shape("series", names)
+    ticks = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+.3~g') : '0'", tickCount=6)
     y = alt.Y("low:Q", title="difference (percentage points)", axis=ticks, scale=alt.Scale(zero=True))
     tooltip = ["k:Q", "series:N", *percents("difference", "low", "high", sign="+")]
-    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(style="reference").encode(y="y:Q")
     panels = []
-    for title, part in _parts(rows, "benchmark"):
-        base = axis.chart(part).encode(color=colour("series", names))
+    for title, part in parts(rows, "benchmark"):
+        base = axis.chart(part).encode(color=colours)
         band, whiskers = (mark.encode(y=y, y2="high:Q") for mark in (
             base.mark_area(opacity=0.16), base.mark_rule(opacity=0.4)))  # fmt: skip
         line = base.mark_line(strokeWidth=2).encode(y="difference:Q")
-        point = base.mark_point(size=64, opacity=1, strokeWidth=2).encode(
-            y="difference:Q", shape=shape("series", names), tooltip=tooltip)  # fmt: skip
-        clear = point.transform_filter("datum.low > 0 || datum.high < 0").mark_point(filled=True, size=64, opacity=1)
+        point = base.encode(y="difference:Q", shape=shapes, tooltip=tooltip)
         open_ = point.mark_point(size=64, opacity=1, strokeWidth=2, fill="var(--paper)")
-        panels.append((band + zero + whiskers + line + open_ + clear).properties(height=280, **title))
+        layers = [band, rule(y=0), *_crossings(part, axis, colours), whiskers, line, open_]
+        clear = part.filter((pl.col("low") > 0) | (pl.col("high") < 0))
+        if len(clear):
+            filled = axis.chart(clear).mark_point(filled=True, size=64, opacity=1)
+            layers.append(filled.encode(color=colours, y="difference:Q", shape=shapes, tooltip=tooltip))
+        panels.append(alt.layer(*layers).properties(height=280, **title))
     caption = "Above 0 the first of the two solves more. Filled where the interval excludes 0."
+    if frame["crossing"].is_not_null().any():
+        caption += " A bar on the line of 0: where the curves cross, from one end of the interval to the other."
     return Figure("difference", "Difference of pass@k, paired", caption, panels, frame, columns=_columns(panels))
+
+
+def _crossings(part: pl.DataFrame, axis: Log2Axis, colours: Any) -> list[Any]:
+    """The crossing of every pair with its interval, which may reach beyond the axis; [] where none crosses."""
+    first, last = min(axis.values), max(axis.values)
+    ends = {"low": ("crossing_low", first), "x": ("crossing", first), "high": ("crossing_high", last)}
+    drawn = {name: pl.col(column).fill_null(beyond).clip(first, last).cast(pl.Float64)
+             for name, (column, beyond) in ends.items()}  # fmt: skip
+    rows = part.unique("series", maintain_order=True).filter(pl.col("crossing").is_not_null())
+    if rows.is_empty():
+        return []
+    told = rows.select("series", "crossing", "crossing_low", "crossing_high", y=0.0, **drawn)
+    base = alt.Chart(finite(told)).encode(y="y:Q", color=colours, tooltip=[f"{name}:N" for name in told.columns[:4]])
+    span = base.mark_rule(strokeWidth=7, opacity=0.35, strokeCap="round").encode(x=axis.x("low"), x2="high:Q")
+    return [span, base.mark_tick(orient="vertical", thickness=3, size=16).encode(x=axis.x())]
 
 
 def budgets(frame: pl.DataFrame) -> Figure:
@@ -326,12 +293,10 @@ def budgets(frame: pl.DataFrame) -> Figure:
     names = [f"k = {k}" for k in ks]
     rows = frame.filter(pl.col("k").is_in(ks)).with_columns(series=pl.format("k = {}", "k"))
     axis = Log2Axis.over(frame, "budget", "thinking budget (tokens, log2 scale)")
-    y = _share_axis("pass@k", frame)
     colours = colour("series", names, [f"var(--ramp{i})" for i in spread(range(1, 6), len(ks))])
-    panels = [
-        banded(part, axis, y, colours, shape("series", names)).properties(height=280, **title)
-        for title, part in _parts(rows, "benchmark", "model")
-    ]
+    look = _share_axis("pass@k", frame), colours, shape("series", names)
+    panels = [banded(part, axis, *look).properties(height=280, **title)
+              for title, part in parts(rows, "benchmark", "model")]  # fmt: skip
     caption = "Bands are intervals over problems."
     if (frame["budget"] == 0).any():
         caption += " Budget 0, no thinking at all, stands left of the dotted line."
@@ -340,45 +305,38 @@ def budgets(frame: pl.DataFrame) -> Figure:
 
 def endings(frame: pl.DataFrame) -> Figure:
     """Shares `natural, forced, truncated, empty` by `benchmark, model, budget` (counts are divided by their sum)."""
-    import altair as alt
-
-    rows = frame.select("benchmark", "model", "budget", *ENDINGS).unique(maintain_order=True).sort("budget")
-    total = pl.max_horizontal(pl.sum_horizontal(ENDINGS), pl.lit(1.0))
-    shares = rows.select("benchmark", "model", "budget", *[pl.col(name) / total for name in ENDINGS])
     index = ["benchmark", "model", "budget"]
+    rows = frame.select(*index, *ENDINGS).unique(maintain_order=True).sort("budget", maintain_order=True)
+    total = pl.max_horizontal(pl.sum_horizontal(ENDINGS), pl.lit(1.0))
+    shares = rows.select(*index, *[pl.col(name) / total for name in ENDINGS])
     long = shares.unpivot(ENDINGS, index=index, variable_name="outcome", value_name="share")
     long = _ranked(long.with_columns(label=thousands("budget")), "outcome", ENDINGS)
-    x = alt.X("label:N", sort=None, title="thinking budget (tokens)", axis=alt.Axis(labelAngle=0))
-    y = alt.Y("share:Q", title="share of samples", axis=PERCENT, scale=alt.Scale(domain=[0, 1]))
     colours = [f"var(--{name})" for name in ("blue", "ramp1", "orange", "faint")]
-    scale, tooltip = alt.Scale(domain=ENDINGS, range=colours), ["label:N", "outcome:N", *percents("share")]
-    bars = [alt.Chart(finite(part), height=170, **title).mark_bar() for title, part in _parts(long, *index[:2])]
-    panels = [
-        bar.encode(x=x, y=y, color=alt.Color("outcome:N", scale=scale), order="rank:Q", tooltip=tooltip) for bar in bars
-    ]
-    caption = (
-        "Natural: the model ended its thinking. Forced: the budget ended it. Truncated: the answer itself was"
-        " cut and has no verdict. Empty: there was no answer."
-    )
+    look = {
+        "x": alt.X("label:N", sort=None, title="thinking budget (tokens)", axis=alt.Axis(labelAngle=0)),
+        "y": alt.Y("share:Q", title="share of samples", axis=PERCENT, scale=alt.Scale(domain=[0, 1])),
+        "color": alt.Color("outcome:N", scale=alt.Scale(domain=ENDINGS, range=colours)), "order": "rank:Q",
+        "tooltip": ["label:N", "outcome:N", *percents("share")]}  # fmt: skip
+    panels = [alt.Chart(finite(part), height=170, **title).mark_bar().encode(**look)
+              for title, part in parts(long, *index[:2])]  # fmt: skip
+    caption = ("Natural: the model ended its thinking. Forced: the budget ended it. Truncated: the answer itself was "
+               "cut and has no verdict. Empty: there was no answer.")  # fmt: skip
     return Figure("endings", "How thinking ended", caption, panels, rows, columns=_columns(panels))
 
 
 def four_way(frame: pl.DataFrame) -> Figure:
     """Items solved by both models, by one, or by neither, a panel a benchmark: `benchmark, cell, items`."""
-    import altair as alt
-
     total = pl.col("items").sum().over("benchmark")
     share = (pl.col("items") * 100 / pl.max_horizontal(total, pl.lit(1))).round(1)
     label = pl.format("{} ({}%)", thousands("items"), share)
     rows = frame.with_columns(pl.col("items").cast(pl.Float64).round(1)).with_columns(label=label)
     axis, panels = alt.Axis(tickMinStep=1, tickCount=5), []
-    for title, part in _parts(rows, "benchmark"):
+    for title, part in parts(rows, "benchmark"):
         room = max(*part["items"].to_list(), 1) * 1.4  # right of the longest bar, for its label
         base = alt.Chart(finite(part)).encode(
             y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=150)),
             x=alt.X("items:Q", title="items", axis=axis, scale=alt.Scale(domain=[0, room], nice=False)),
-            tooltip=["cell:N", _count("items")],
-        )
+            tooltip=["cell:N", _count("items")])  # fmt: skip
         labels = base.mark_text(align="left", dx=6).encode(text="label:N")
         panels.append((base.mark_bar(height=16) + labels).properties(height=32 * part.height, **title))
     caption = "Expected counts over which samples are drawn, at the largest k that all items allow."

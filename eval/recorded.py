@@ -7,20 +7,17 @@ shares by item, alone or inside a larger object.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from assay.eval.intervals import caution, share_mean
-from assay.eval.pass_at_k import pass_at_k
-from assay.eval.voting import best_of_k, majority_at_k, merge_correct
+from assay.eval.curves import ITEMS
 from assay.pipelines.errors import SourceError
 from assay.pipelines.hints import nearby_files
 
-__all__ = ["ROLES", "pair", "read", "replay"]
+__all__ = ["ROLES", "read"]
 
 ROLES: dict[str, tuple[str, ...]] = {
     "item": ("item", "item_id", "problem_id", "question_id", "task_id", "id", "idx", "problem_idx", "index",
@@ -32,14 +29,8 @@ ROLES: dict[str, tuple[str, ...]] = {
                 "score", "scores"),
     "scores": ("pred_score", "pred_scores", "rm_score", "rm_scores", "reward", "rewards", "score", "scores"),
     "answers": ("extracted", "pred", "preds", "prediction", "predictions", "answers"),
-    "group": ("model", "model_name", "run"),
+    "model": ("model", "model_name", "run"),
 }
-SCHEMA: dict[str, Any] = {
-    "group": pl.String, "item": pl.String, "taken": pl.Int64, "n": pl.Int64, "c": pl.Int64,
-    "correct": pl.List(pl.Boolean), "answers": pl.List(pl.String), "scores": pl.List(pl.Float64)}
-REPLAYED: dict[str, Any] = {
-    "group": pl.String, "metric": pl.String, "k": pl.Int64, "estimate": pl.Float64, "low": pl.Float64,
-    "high": pl.Float64, "items": pl.Int64, "note": pl.String}
 WORDS = {"correct": True, "passed": True, "pass": True, "true": True, "wrong": False, "incorrect": False,
          "failed": False, "fail": False, "false": False, "unverifiable": None, "timeout": None,
          "truncated": None}
@@ -56,9 +47,8 @@ def read(path: str | Path, columns: Mapping[str, str] | None = None,
         samples: n of every item, where only c was recorded, or a share of them (per cent where one exceeds 1).
 
     Returns:
-        `group, item, taken, n, c, correct, answers, scores`: `n` of the `taken` samples are scored. The lists
-        have one entry a sample, null where unscored; each is null where not recorded, `group` is "" without
-        groups.
+        A frame of items as `curves` describes it. The benchmark is the file's name, and the model too where no column
+        tells models apart.
 
     Raises:
         SourceError: no file, no readable rows, no verdicts in any column, or contradictory ones.
@@ -70,56 +60,14 @@ def read(path: str | Path, columns: Mapping[str, str] | None = None,
     faults = []
     for rows in _tables(path):
         try:
-            found = _items(rows, _roles(rows, named, samples), samples)
+            found = _items(rows, _roles(rows, named, samples), samples, path.stem)
         except ValueError as error:
             faults.append(str(error))
             continue
         best = max(best, found, key=len)
     if not best:
         raise SourceError(f"{path}: {faults[0] if faults else 'it holds no rows'}")
-    return pl.DataFrame(best, schema=SCHEMA)
-
-
-def replay(recorded: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> pl.DataFrame:
-    """pass@k, and majority vote and best-of-k where answers and scores were recorded.
-
-    Args:
-        recorded: from `read`.
-        ks: each at most the scored samples of some item.
-
-    Returns:
-        `group, metric (pass@k, maj@k, best-of-k), k, estimate, low, high, items, note`. pass@k is over items
-        with k scored samples; the other two over items whose answered samples are all scored. Correct answers
-        vote together; merging other equivalent answers is the recorder's. The interval is over items; `note`
-        says how many items were left out and where few are left.
-
-    Raises:
-        SourceError: a k that no item of a group allows.
-    """
-    rows, ks = [], [int(k) for k in ks]
-    for (group,), part in recorded.group_by(["group"], maintain_order=True):
-        for metric, values in (("pass@k", _passes), ("maj@k", _votes), ("best-of-k", _bests)):
-            for k, found in ((k, values(part, k)) for k in ks):
-                if found:
-                    mean = share_mean(found, confidence)
-                    rows.append((group, metric, k, mean.estimate, mean.low, mean.high, mean.items,
-                                 _note(mean.items, part.height)))
-    replayed = pl.DataFrame(rows, schema=REPLAYED, orient="row")
-    return replayed.with_columns(pl.col("low", "high").fill_nan(None))
-
-
-def pair(a: pl.DataFrame, b: pl.DataFrame) -> tuple[Any, Any]:
-    """Two recordings of one group each on their common items, as `comparison.compare_pass_at_k` takes them.
-
-    Raises:
-        SourceError: no common items.
-    """
-    joined = a.join(b, on="item", how="inner", suffix="_b", maintain_order="left")
-    if joined.is_empty():
-        raise SourceError(f"{a.height} and {b.height} items, none in common; compare one benchmark's.")
-    if joined["correct"].null_count() or joined["correct_b"].null_count():
-        return (joined["n"], joined["c"]), (joined["n_b"], joined["c_b"])
-    return joined["correct"].to_list(), joined["correct_b"].to_list()
+    return pl.DataFrame(best, schema=ITEMS)
 
 
 def _tables(path: Path) -> Iterator[list[Row]]:
@@ -178,119 +126,72 @@ def _roles(rows: list[Row], named: dict[str, str], samples: int | None) -> dict[
         del found["correct"]  # counts say more than a single verdict beside them
     if "correct" not in found and not counted:
         raise ValueError(f"no verdicts in the columns {', '.join(rows[0])}; name the column that holds them "
-                         "(correct=...), or two with counts (n=..., c=...), or c or rate and the number of samples.")
+                         "(correct=...), or two with counts (n=..., c=...), or c or rate, with --samples.")
     return found
 
 
 def _fits(role: str, rows: list[Row], column: str) -> bool:
     """Whether the values can play the role; the first hundred rows decide."""
     values: list[Any] = [row.get(column) for row in rows[:100]]
-    if role in ("item", "group"):
+    if role in ("item", "model"):
         return not any(isinstance(value, (list, dict)) for value in values)
     if role == "rate":
         return all(_is_number(value) and 0 <= value <= 100 for value in values)
     if role in ("n", "c"):
-        return all(isinstance(v, (int, float)) and not isinstance(v, bool) and v % 1 == 0 for v in values)
-    flat = [entry for value in values for entry in (value if isinstance(value, list) else [value])]
+        return all(_is_number(value) and value % 1 == 0 for value in values)
     try:
-        _ = [_flag(v) if role == "correct" else _number(v) if role == "scores" else _text(v) for v in flat]
+        _ = [READ[role](entry) for value in values for entry in _listed(value)]
     except ValueError:
         return False
     return True
 
 
-def _items(rows: list[Row], roles: dict[str, str], samples: int | None) -> list[Row]:
+def _items(rows: list[Row], roles: dict[str, str], samples: int | None, file: str) -> list[Row]:
     """One row an item: rows with lists or counts as they are, single verdicts gathered."""
     merged: dict[tuple[str, str], Row] = {}
-    percent = "rate" in roles and max(row[roles["rate"]] for row in rows) > 1
+    whole = 100 if "rate" in roles and max(row[roles["rate"]] for row in rows) > 1 else 1
     for i, row in enumerate(rows):
         get: Row = {role: row.get(column) for role, column in roles.items()}
-        if "rate" in get:
-            get["c"] = _counted_of(get["rate"] / (100 if percent else 1), int(get.get("n") or samples or 0))
-        key = (str(get.get("group", "")), str(get.get("item", i)))
-        new = _item(get, samples)
-        old = merged.setdefault(key, new)
+        model, item = str(get.get("model", file)), str(get.get("item", i))
+        new = _lists(get) if "correct" in get else _counts(get, samples, whole)
+        old = merged.setdefault((model, item), new)
         if old is new or ("correct" not in roles and old == new):
             continue
         if "correct" not in roles or isinstance(get["correct"], list):
-            raise ValueError(f"item {key[1]} is recorded twice, differently; name the column that tells the "
-                             "recordings apart (group=...).")
-        for part in ("correct", "answers", "scores"):
+            raise ValueError(f"item {item} is recorded twice, differently; name the column that tells the "
+                             "recordings apart (model=...).")  # fmt: skip
+        for part in READ:
             if old[part] is None or new[part] is None:
                 old[part] = None
             else:
                 old[part].extend(new[part])
-    return [{"group": group, "item": item, **_counted(row)} for (group, item), row in merged.items()]
+    return [{"benchmark": file, "model": model, "item": item, **_counted(row)}
+            for (model, item), row in merged.items()]  # fmt: skip
 
 
-def _counted_of(share: float, n: int) -> int:
-    if abs(share * n - round(share * n)) > 0.01:
-        raise ValueError(f"a share of {share:g} of {n} samples is no whole number; give the right number of samples.")
-    return round(share * n)
+def _counts(get: Row, samples: int | None, whole: int) -> Row:
+    n = samples if samples is not None else int(get["n"])
+    c = get["rate"] / whole * n if "rate" in get else get["c"]
+    if abs(c - round(c)) > 0.01:
+        raise ValueError(f"a share of {c / n:g} of {n} samples is no whole number; give the right number of samples.")
+    if not 0 <= c <= n:
+        raise ValueError(f"c = {c} of n = {n}; correct samples cannot exceed the samples.")
+    return {"taken": n, "n": n, "c": round(c)} | dict.fromkeys(READ)
+
+
+def _lists(get: Row) -> Row:
+    """The lists of an item, null where they do not have one entry a sample."""
+    lists = {role: [read(value) for value in _listed(get[role])] if role in get else [] for role, read in READ.items()}
+    return {role: values if len(values) == len(lists["correct"]) else None for role, values in lists.items()}
+
+
+def _counted(row: Row) -> Row:
+    scored = [flag for flag in row["correct"] or () if flag is not None]
+    return {"taken": len(row["correct"] or ()), "n": len(scored), "c": sum(scored)} | row
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _item(get: Row, samples: int | None) -> Row:
-    if "correct" not in get:
-        n = samples if samples is not None else int(get["n"])
-        if not 0 <= int(get["c"]) <= n:
-            raise ValueError(f"c = {get['c']} of n = {n}; correct samples cannot exceed the samples.")
-        return {"taken": n, "n": n, "c": int(get["c"]), "correct": None, "answers": None, "scores": None}
-    lists = {role: _listed(get[role]) if role in get else None for role in ("correct", "answers", "scores")}
-    size = len(lists["correct"] or ())
-    return {"correct": [_flag(v) for v in lists["correct"] or ()],
-            "answers": _of(lists["answers"], size, _text), "scores": _of(lists["scores"], size, _number)}
-
-
-def _of(values: list[Any] | None, size: int, read_one: Any) -> list[Any] | None:
-    """The values read, or None where they are not one a sample."""
-    return [read_one(v) for v in values] if values is not None and len(values) == size else None
-
-
-def _counted(row: Row) -> Row:
-    if "n" in row:
-        return row
-    scored = [flag for flag in row["correct"] if flag is not None]
-    return {**row, "taken": len(row["correct"]), "n": len(scored), "c": sum(scored)}
-
-
-def _note(used: int, recorded: int) -> str | None:
-    left_out = f"{recorded - used} of {recorded} items left out" if used < recorded else None
-    return "; ".join(filter(None, (left_out, caution(used)))) or None
-
-
-def _passes(part: pl.DataFrame, k: int) -> list[float]:
-    scored = part.filter(pl.col("n") >= k)
-    if scored.is_empty() or k < 1:
-        most = int(part["n"].to_numpy().max())
-        raise SourceError(f"k = {k}: no item{_of_group(part)} has so many scored samples; the most is {most}.")
-    return np.atleast_1d(np.asarray(pass_at_k(scored["n"], scored["c"], k))).tolist()
-
-
-def _votes(part: pl.DataFrame, k: int) -> list[float]:
-    """maj@k of the items that have an answer list with one verdict for each answer."""
-    found: list[float] = []
-    for answers, correct in part.select("answers", "correct").iter_rows():
-        if answers is None or len(answers) < k:
-            continue
-        labels = merge_correct([a or None for a in answers], correct)
-        verdicts = {(label, flag) for label, flag in zip(labels, correct) if label is not None}
-        if len(verdicts) == len({label for label, _ in verdicts}) and all(f is not None for _, f in verdicts):
-            found.append(majority_at_k(labels, correct, k))
-    return found
-
-
-def _bests(part: pl.DataFrame, k: int) -> list[float]:
-    complete = (pl.col("n") == pl.col("taken")) & (pl.col("n") >= k)
-    whole = part.filter(pl.col("scores").is_not_null() & complete)
-    return [best_of_k(s, f, k) for s, f in whole.select("scores", "correct").iter_rows() if None not in s]
-
-
-def _of_group(part: pl.DataFrame) -> str:
-    return f" of {part['group'][0]}" if part["group"][0] else ""
 
 
 def _fold(name: str) -> str:
@@ -325,3 +226,6 @@ def _text(value: object) -> str | None:
     if value is None or isinstance(value, (str, int, float)):
         return None if value is None else str(value)
     raise ValueError(f"{value!r} is no answer")
+
+
+READ: dict[str, Callable[[Any], Any]] = {"correct": _flag, "answers": _text, "scores": _number}

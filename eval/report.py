@@ -10,13 +10,16 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assay.eval.checks import checks, comparisons, points
+from assay.eval.checks import checks
+from assay.eval.comparison import points, told
+from assay.eval.curves import headline
 
 if TYPE_CHECKING:
     from assay.eval.charts import Figure
@@ -30,13 +33,11 @@ COLUMNS = {
     "funnel": ("filter", "rows_in", "rows_out", "reasons"),
     "pass_rates": ("problem_id", "pass_rate", "kept"),
     "steps": ("step", "metric", "value"),
-    "curves": ("benchmark", "model", "k", "estimate", "low", "high"),
-    "difference": ("benchmark", "model", "base", "k", "items", "difference", "low", "high", "mdd", "p",
+    "curves": ("benchmark", "model", "metric", "k", "estimate", "low", "high"),
+    "difference": ("benchmark", "model", "base", "k", "items", "a", "b", "difference", "low", "high", "mdd", "p",
                    "crossing", "crossing_low", "crossing_high"),
     "budgets": ("benchmark", "model", "budget", "k", "estimate", "low", "high", "natural", "forced", "truncated",
                 "empty"),
-    "majority": ("benchmark", "model", "k", "estimate", "low", "high"),
-    "best": ("benchmark", "model", "k", "estimate", "low", "high"),
     "four_way": ("benchmark", "cell", "items"),
     "outcomes": ("benchmark", "model", "items", "samples", "unscored"),
     "benchmarks": ("benchmark", "items", "revision", "hash", "contaminated"),
@@ -49,10 +50,10 @@ COLUMNS = {
 class ReportData:
     """What a report can show; a part that is None (or a frame without rows) has no section.
 
-    `COLUMNS` names the columns; `difference` is of `comparison.compare_pass_at_k`, `outcomes` counts every status of
-    the samples, `benchmarks` says what was evaluated on and how many of its items stand in the training set (null: not
-    looked). Shares (`pass_rate`, `estimate`, `accuracy`, `natural`, ...) are in [0, 1];
-    `reasons` is JSON (reason -> rows); `tags` is a list of strings or a string.
+    `COLUMNS` names the columns; `curves`, `difference` and `four_way` are of the module `curves`, `outcomes` counts
+    every status of the samples, `benchmarks` says what was evaluated on and how many of its items stand in the training
+    set (null: not looked). Shares (`pass_rate`, `estimate`, `accuracy`, `natural`, ...) are in [0, 1]; `reasons` is
+    JSON (reason -> rows); `tags` is a list of strings or a string.
 
     Raises:
         ValueError: a frame lacks a column.
@@ -66,8 +67,6 @@ class ReportData:
     curves: pl.DataFrame | None = None
     difference: pl.DataFrame | None = None
     budgets: pl.DataFrame | None = None
-    majority: pl.DataFrame | None = None
-    best: pl.DataFrame | None = None
     outcomes: pl.DataFrame | None = None
     benchmarks: pl.DataFrame | None = None
     four_way: pl.DataFrame | None = None
@@ -114,46 +113,25 @@ def _write_numbers(frame: pl.DataFrame, stem: Path) -> None:
 def _figures(data: ReportData) -> dict[str, Figure]:
     from assay.eval import plots
 
-    models = _models(data)
-    makers: dict[str, tuple[Any, Callable[[Any], Figure]]] = {
-        "headline": (_headline(data.summary), plots.headline),
-        "funnel": (data.funnel, plots.funnel),
-        "pass_rates": (data.pass_rates, lambda frame: plots.pass_rates(frame, data.band)),
-        "training": (data.steps, plots.training),
-        "pass_at_k": (data.curves, lambda frame: plots.curves(frame, "pass@k", models)),
-        "difference": (data.difference, plots.difference),
-        "four_way": (data.four_way, plots.four_way),
-        "budgets": (data.budgets, plots.budgets),
-        "endings": (data.budgets, plots.endings),
-        "majority": (data.majority, lambda frame: plots.curves(frame, "maj@k", models)),
-        "best_of_k": (data.best, lambda frame: plots.curves(frame, "best-of-k", models)),
-        "distillation": (data.distillation, plots.distillation),
-    }
-    return {name: make(frame) for name, (frame, make) in makers.items() if frame is not None}
-
-
-def _models(data: ReportData) -> list[str]:
-    """The evaluated models in order of appearance, so that each keeps its colour over the figures."""
-    frames = [frame for frame in (data.curves, data.majority) if frame is not None]
-    return list(dict.fromkeys(name for frame in frames for name in frame["model"]))
-
-
-def _headline(summary: Mapping[str, Any] | None) -> pl.DataFrame | None:
-    """`metric, model, value, low, high` of the summary's evaluation; None without one."""
-    evaluation = (summary or {}).get("evaluation") or {}
-    models = {model: evaluation[model] for model in ("base", "trained") if evaluation.get(model)}
-    metrics = dict.fromkeys(metric for values in models.values() for metric in values)
-    rows = [
-        {
-            "metric": metric,
-            "model": model,
-            **{key: values[metric].get(key) for key in ("value", "low", "high")},
-        }
-        for metric in metrics
-        for model, values in models.items()
-        if metric in values
+    models = [] if data.curves is None else data.curves["model"].unique(maintain_order=True).to_list()  # keep colours
+    makers: list[tuple[Any, Callable[..., Figure]]] = [
+        (None if data.curves is None else headline(data.curves), plots.headline),
+        (data.funnel, plots.funnel),
+        (data.pass_rates, partial(plots.pass_rates, band=data.band)),
+        (data.steps, plots.training),
+        *((_of(data.curves, kind), partial(plots.curves, kind=kind, models=models)) for kind in plots.CURVES),
+        (data.difference, plots.difference),
+        (data.four_way, plots.four_way),
+        (data.budgets, plots.budgets),
+        (data.budgets, plots.endings),
+        (data.distillation, plots.distillation),
     ]
-    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64)) if rows else None
+    figures = [make(frame) for frame, make in makers if frame is not None and len(frame)]
+    return {figure.name: figure for figure in figures}
+
+
+def _of(curves: pl.DataFrame | None, metric: str) -> pl.DataFrame | None:
+    return None if curves is None else curves.filter(metric=metric)
 
 
 # ---------------------------------------------------------------------------- what the numbers say, in words
@@ -182,7 +160,7 @@ def cards(summary: Mapping[str, Any]) -> list[Card]:
         note = f"[{trained['low']:.1%}, {trained['high']:.1%}]" + (f"\nbase {percent(base)}" if base else "")
         found.append(Card(f"{metric}, trained", f"{trained['value']:.1%}", note))
     if change := evaluation.get("difference_pass@1"):
-        value, _, interval = points(change).partition(" points ")
+        value, _, interval = points(**change).partition(" ")
         found.append(Card("Change of pass@1", f"{value} points", f"{interval}, paired"))
     if (rows := summary.get("curation")) and rows.get("rows_in"):
         note = f"{rows['rows_out'] / rows['rows_in']:.1%} of {rows['rows_in']:,} rows"
@@ -211,27 +189,15 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def distilled(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Each task with its rows (`models`), each with a `note` in words where the row has the columns of a student."""
-    tasks = []
-    for task in frame["task"].unique(maintain_order=True):
-        rows = frame.filter(pl.col("task") == task).to_dicts()
-        of = {row["model"]: row["accuracy"] for row in rows}
-        teacher, before, after = (of.get(name) for name in ("teacher", "student before", "student after"))
-        known = None not in (teacher, before, after) and teacher > before  # type: ignore[operator]
-        gap = (after - before) / (teacher - before) if known else None  # type: ignore[operator]
-        tasks.append({"task": task, "models": [row | {"note": _gained(row)} for row in rows], "gap": gap})
-    return tasks
-
-
-def _gained(row: Mapping[str, Any]) -> str:
+def gained(row: Mapping[str, Any]) -> str:
     """A student's change in words; empty for the others."""
     if row.get("gain") is None:
         return ""
-    change = {"value": row["gain"], "low": row["gain_low"], "high": row["gain_high"]}
-    said = [f"{points(change)}, {row['gained']} items gained, {row['lost']} lost (p = {row['p']:.2g})"]
-    if row["gap_low"] is not None:
-        said.append(f"of the gap {row['gap_recovered']:.0%} [{row['gap_low']:.0%}, {row['gap_high']:.0%}]")
+    change = points(row["gain"], row["gain_low"], row["gain_high"])
+    said = [f"{change} points, {row['gained']} items gained, {row['lost']} lost (p = {row['p']:.2g})"]
+    if row["gap_recovered"] is not None:
+        ends = "interval unknown" if row["gap_low"] is None else f"{row['gap_low']:.0%}, {row['gap_high']:.0%}"
+        said.append(f"of the gap {row['gap_recovered']:.0%} [{ends}]")
     return "; ".join(said + ["forgotten"] * bool(row["forgotten"])).replace("-", "−")
 
 
@@ -280,7 +246,6 @@ def _shorten(text: str) -> str:
 
 
 def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
-    import vl_convert
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -291,25 +256,31 @@ def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
         (assets / name).read_text(encoding="utf-8") for name in ("report.css", "report.js", "report.html.j2")
     )
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"percent": percent, "reasons": _reasons, "numbers": _numbers}
+    environment.filters |= {"percent": percent, "reasons": _reasons, "numbers": _numbers, "gained": gained}
     problems, note = grouped(data.samples) if data.samples is not None else ([], "")
     specs = {name: figure.specs for name, figure in figures.items()}
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return environment.from_string(page).render(
         title=title,
         data=data,
         figures=figures,
         cards=cards(data.summary or {}),
         checks=checks(data),
-        comparisons=comparisons(data.difference),
-        tasks=distilled(data.distillation) if data.distillation is not None else [],
+        comparisons=told(data.difference),
         problems=problems,
         samples_note=note,
         colours=charts.COLOURS,
         css=Markup(css),
         charts=Markup(_script_json({"config": charts.CONFIG, "figures": specs})),
-        scripts=[Markup(_script_text(text)) for text in (bundle, js)],
+        scripts=[Markup(_script_text(text)) for text in (_vega(), js)],
     )
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script."""
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _script_json(value: Any) -> str:

@@ -22,7 +22,7 @@ import polars as pl
 from assay.eval.intervals import share_mean
 from assay.eval.pass_at_k import pass_at_k
 from assay.eval.sampler import Sampler, Wanted
-from assay.pipelines.engines import Completion, Engine, OnDone, Sampling
+from assay.pipelines.engines import Engine, OnDone, Sampling
 from assay.pipelines.errors import EngineError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ QWEN3_STOP = ("\n\nConsidering the limited time by the user, I have to give the 
               "thinking directly now.\n</think>\n\n")
 STOPS = {"qwen3": QWEN3_STOP, "s1": "\n</think>\n\nFinal Answer:"}
 PLAIN = Sampling()
+Row = dict[str, Any]
 OUTCOMES = ("natural", "forced", "truncated", "empty")
 SCHEMA = {"problem_id": pl.String, "budget": pl.Int32, "sample": pl.Int32, "outcome": pl.String,
           "forced": pl.Boolean, "status": pl.String, "extracted": pl.String, "tokens": pl.Int32,
@@ -96,11 +97,10 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
         for turn in range(extensions):
             job.extend(chains, levels[-1], turn)
         answers += job.answers(chains, thinking)
-    if (stated := sum(a.new for a in answers)) != sampler.tokens:
+    if (stated := sum(a["new_tokens"] for a in answers)) != sampler.tokens:
         raise EngineError(f"the sweep's rows count {stated:,} new tokens and its completions hold {sampler.tokens:,}")
-    golds = dict(zip(problems["id"], problems["answer"]))
-    rows = _graded(sorted(answers, key=lambda a: (a.problem, a.budget, a.sample)), golds, verifier)
-    return pl.DataFrame(rows, schema=SCHEMA)
+    answers.sort(key=lambda a: (a["problem_id"], a["budget"], a["sample"]))
+    return pl.DataFrame(_graded(answers, dict(zip(problems["id"], problems["answer"])), verifier), schema=SCHEMA)
 
 
 class Cost(NamedTuple):
@@ -174,23 +174,6 @@ class _Chain:
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """One sample at one budget, not graded yet."""
-
-    problem: str
-    budget: int
-    sample: int
-    forced: bool
-    thinking: int
-    tokens: int
-    answer: int
-    cut: bool
-    new: int
-    anew: int
-    text: str
-
-
-@dataclass(frozen=True)
 class _Sweep:
     """What every sample of one sweep shares, and the waves of requests to the engine."""
 
@@ -206,7 +189,7 @@ class _Sweep:
     def engine(self) -> Engine:
         return self.sampler.engine
 
-    def direct(self, problems: pl.DataFrame, n: int) -> list[_Answer]:
+    def direct(self, problems: pl.DataFrame, n: int) -> list[Row]:
         """Budget 0: the prompt holds an empty thinking block, all that comes is the answer."""
         wanted = [self._wanted(id, i, "direct", prompt, self.answer_tokens)
                   for id, prompt in self._prompts(problems, "direct", 0) for i in range(n)]
@@ -214,7 +197,7 @@ class _Sweep:
                              len(c.token_ids), len(c.token_ids))
                 for w, c in zip(wanted, self.sampler.complete(wanted))]
 
-    def engines_own(self, problems: pl.DataFrame, n: int, budget: int) -> list[_Answer]:
+    def engines_own(self, problems: pl.DataFrame, n: int, budget: int) -> list[Row]:
         """Every sample at `budget` in one request: the engine counts the thinking and forces the stop text.
 
         vLLM counts from behind the opening tag, this sweep from the first token that the model writes.
@@ -226,33 +209,25 @@ class _Sweep:
             limit = replace(self.sampling, max_tokens=budget + len(stop) + self.answer_tokens,
                             thinking_budget=budget - (0 if opened else len(self._encode(open_tag))))
             out += [Wanted(id, i, f"budget={budget}", prompt, limit, f" vllm {self.stop_text}") for i in range(n)]
-        chains = [self._chain(w, c) for w, c in zip(out, self.sampler.complete(out))]
+        chains = [_Chain(w.problem, w.sample, w.prompt) for w in out]
+        self._grow(chains, out)
         forced = [c.ids[budget : budget + len(stop)] == stop for c in chains]
-        self._undo([c for c, f in zip(chains, forced) if f and c.end is not None and c.end[1] <= budget], budget)
-        return [self._engines_answer(c, budget, stop) if f and (c.end is None or c.end[1] > budget)
-                else self._own_end(c, budget, budget) for c, f in zip(chains, forced)]
-
-    def _undo(self, chains: list[_Chain], budget: int) -> None:
-        """vLLM 0.32 forces its stop text also where thinking ended by itself just before: sample on from there."""
-        for c in chains:
+        # vLLM 0.32 forces its text also where thinking ended by itself just before: sample on from there.
+        undone = [c for c, f in zip(chains, forced) if f and c.end is not None and c.end[1] <= budget]
+        for c in undone:
             c.ids = c.ids[:budget]
-        self._grow(chains, budget, f"budget={budget}")
-
-    def _chain(self, w: Wanted, c: Completion) -> _Chain:
-        ids = list(c.token_ids)
-        return _Chain(w.problem, w.sample, w.prompt, ids, c.finish_reason == "stop",
-                      _find(self.engine.tokenizer, ids, self.think_end), len(ids))
-
-    def _engines_answer(self, c: _Chain, budget: int, stop: list[int]) -> _Answer:
-        answer = c.ids[budget + len(stop):]
-        return self._answer(c.problem, budget, c.sample, True, budget, budget + len(stop), answer, not c.finished,
-                            c.sampled, len(c.ids))
+        self._grow(undone, [self._more(c, f"budget={budget}", budget) for c in undone])
+        before = budget + len(stop)
+        return [self._answer(c.problem, budget, c.sample, True, budget, before, c.ids[before:], not c.finished,
+                             c.sampled, len(c.ids))
+                if f and (c.end is None or c.end[1] > budget) else self._own_end(c, budget, budget)
+                for c, f in zip(chains, forced)]  # fmt: skip
 
     def chains(self, problems: pl.DataFrame, n: int, budget: int) -> list[_Chain]:
         """The long generations: `budget` tokens of thinking, and room for the answer if thinking ended."""
         prompts = self._prompts(problems, "think", budget)
         chains = [_Chain(id, i, prompt) for id, prompt in prompts for i in range(n)]
-        self._grow(chains, budget, "think")
+        self._grow(chains, [self._more(c, "think", budget) for c in chains])
         return chains
 
     def extend(self, chains: list[_Chain], budget: int, turn: int) -> None:
@@ -265,9 +240,9 @@ class _Sweep:
             chain.ids, chain.end, chain.finished = chain.ids[:begin] + wait, None, False
             chain.waits.append((begin, begin + len(wait)))
             growing += [chain] if len(chain.ids) < budget else []
-        self._grow(growing, budget, f"wait={turn + 1}")
+        self._grow(growing, [self._more(c, f"wait={turn + 1}", budget) for c in growing])
 
-    def answers(self, chains: list[_Chain], budgets: list[int]) -> list[_Answer]:
+    def answers(self, chains: list[_Chain], budgets: list[int]) -> list[Row]:
         """Every chain at every budget; only the answers to a forced end are sampled."""
         stop = self._encode(self.stop_text)
         forced = [(c, b) for c in chains for b in budgets if c.forced_at(b)]
@@ -282,7 +257,7 @@ class _Sweep:
                                     answer.finish_reason == "length", new, c.cost(b) + size))
         return out
 
-    def _own_end(self, c: _Chain, budget: int, largest: int) -> _Answer:
+    def _own_end(self, c: _Chain, budget: int, largest: int) -> Row:
         """A turn that the model ended, or whose thinking it did: the answer is what follows, up to its limit."""
         begin = c.end[1] if c.end is not None else len(c.ids) if self._inside(c) else 0
         limit = budget if c.end is None else self.answer_tokens
@@ -297,17 +272,21 @@ class _Sweep:
         return text.count(self.think_end.replace("/", "")) > text.count(self.think_end)
 
     def _answer(self, problem: str, budget: int, sample: int, forced: bool, thinking: int, before: int,
-                ids: list[int], cut: bool, new: int, anew: int) -> _Answer:
+                ids: list[int], cut: bool, new: int, anew: int) -> Row:  # fmt: skip
+        """One sample at one budget, not graded yet; `before` tokens come before those of the answer."""
         text = self.engine.tokenizer.decode(ids, skip_special_tokens=True)
-        return _Answer(problem, budget, sample, forced, thinking, before + len(ids), len(ids), cut, new, anew,
-                       text)
+        ended = "forced" if forced else "natural"
+        return {"problem_id": problem, "budget": budget, "sample": sample, "forced": forced, "answer": text,
+                "thinking_tokens": thinking, "tokens": before + len(ids), "answer_tokens": len(ids),
+                "outcome": "truncated" if cut else ended if text.strip() else "empty", "new_tokens": new,
+                "anew_tokens": anew}  # fmt: skip
 
-    def _grow(self, chains: list[_Chain], budget: int, mode: str) -> None:
-        """Generate on from what each chain has, to the budget and an answer beyond it."""
-        room = budget + self.answer_tokens
-        done = self.sampler.complete([
-            self._wanted(c.problem, c.sample, mode, c.prompt + c.ids, room - len(c.ids)) for c in chains])
-        for c, completion in zip(chains, done):
+    def _more(self, c: _Chain, mode: str, budget: int) -> Wanted:
+        """On from what the chain has, to the budget and an answer beyond it."""
+        return self._wanted(c.problem, c.sample, mode, c.prompt + c.ids, budget + self.answer_tokens - len(c.ids))
+
+    def _grow(self, chains: list[_Chain], wanted: list[Wanted]) -> None:
+        for c, completion in zip(chains, self.sampler.complete(wanted)):
             c.ids = c.ids + list(completion.token_ids)
             c.finished, c.sampled = completion.finish_reason == "stop", c.sampled + len(completion.token_ids)
             c.end = _find(self.engine.tokenizer, c.ids, self.think_end)
@@ -354,22 +333,13 @@ def _shortest(tokenizer: PreTrainedTokenizerBase, ids: list[int], holds: Callabl
     return low
 
 
-def _graded(answers: list[_Answer], golds: dict[str, str], verifier: Grader) -> list[dict[str, Any]]:
-    """Rows of the sweep's frame; equal (gold, answer) pairs are graded once, cut answers not at all."""
-    pairs = list(dict.fromkeys((golds[a.problem], a.text) for a in answers if not a.cut))
-    verdicts = dict(zip(pairs, verifier.grade_many(pairs)))
-    rows = []
-    for a in answers:
-        verdict = None if a.cut else verdicts[golds[a.problem], a.text]
-        ended = "forced" if a.forced else "natural"
-        rows.append({
-            "problem_id": a.problem, "budget": a.budget, "sample": a.sample, "forced": a.forced,
-            "outcome": "truncated" if a.cut else ended if a.text.strip() else "empty",
-            "status": verdict.status if verdict else "truncated",
-            "extracted": verdict.extracted if verdict else None, "answer": a.text, "tokens": a.tokens,
-            "thinking_tokens": a.thinking, "answer_tokens": a.answer, "new_tokens": a.new,
-            "anew_tokens": a.anew})
-    return rows
+def _graded(answers: list[Row], golds: dict[str, str], verifier: Grader) -> list[Row]:
+    """The rows with their verdicts; equal (gold, answer) pairs are graded once, cut answers not at all."""
+    asked = [None if a["outcome"] == "truncated" else (golds[a["problem_id"]], a["answer"]) for a in answers]
+    pairs = list(dict.fromkeys(pair for pair in asked if pair))
+    found = {pair: (v.status, v.extracted) for pair, v in zip(pairs, verifier.grade_many(pairs))}
+    verdicts = [found[pair] if pair else ("truncated", None) for pair in asked]
+    return [a | {"status": status, "extracted": extracted} for a, (status, extracted) in zip(answers, verdicts)]
 
 
 def _pass(items: pl.DataFrame, k: int, confidence: float) -> dict[str, float]:

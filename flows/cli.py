@@ -158,25 +158,22 @@ def replay(
     column: Annotated[list[str] | None, typer.Option(help="role=column, where the names are unusual.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of every item, where only c or a rate is there.")] = None,
     against: Annotated[Path | None, typer.Option(help="A second file, to compare with.")] = None,
-    between: Annotated[tuple[str, str] | None, typer.Option(help="Two groups to compare.")] = None,
+    between: Annotated[tuple[str, str] | None, typer.Option(help="Two models to compare.")] = None,
     out: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the report.")] = None,
 ) -> None:
-    """Statistics of recorded correctness: pass@k, maj@k, best-of-k with intervals; two groups or files compared."""
-    import polars as pl
-
+    """Statistics of recorded correctness: pass@k, maj@k, best-of-k with intervals; two models or files compared."""
+    from assay.eval.comparison import told
     from assay.flows.replay import Replay
 
     wanted = [int(k) for k in ks.split(",")]
     found = Replay(file, dict(c.split("=", 1) for c in column or []), samples, against)
-    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=4,
-                   fmt_str_lengths=60):  # fmt: skip
-        typer.echo(found.statistics(wanted))
-    pair = between or ((found.groups[0], found.groups[-1]) if against else None)
-    difference = found.between(pair[0], pair[1], wanted) if pair else None
-    if difference is not None:
-        typer.echo(found.describe(difference))
+    typer.echo(found.described(found.statistics(wanted)))
+    pair = between or ((found.models[0], found.models[-1]) if against else None)
+    compared = found.between(pair[0], pair[1], wanted) if pair else None
+    for it in told(compared.difference if compared else None):
+        typer.echo("\n  ".join([f"{it['model']} - {it['base']}", *it["lines"]]))
     if out is not None:
-        typer.echo(f"  report   {found.write(wanted, out, difference) / 'report.html'}")
+        typer.echo(f"  report   {found.write(wanted, out, compared) / 'report.html'}")
 
 
 @app.command()

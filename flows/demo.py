@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from assay.eval import distillation
 from assay.eval.evaluation import Evaluation
 from assay.eval.recipe import Budgets, EvaluateRecipe
 from assay.eval.report import ReportData
@@ -33,7 +30,6 @@ from assay.rl.trainer import TrainingResult
 __all__ = ["RECIPES", "Demo", "run_demo"]
 
 RECIPES = Path(__file__).parent / "recipes"
-HEADLINE_K = 8
 KS = [1, 2, 4, 8]
 
 
@@ -151,7 +147,7 @@ class Demo:
         parts = [
             curation_report(self.store),
             train.training_report(self.store, result),
-            results.report(KS, HEADLINE_K),
+            results.report(KS),
             distilled(results, student),
         ]
         data = merge(parts)
@@ -188,28 +184,10 @@ def curation_report(store: Store, snapshot: str = "latest") -> ReportData:
 
 def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
     """Teacher, student before and student after, with the share of the gap that was recovered."""
-    before, teacher = results.evaluations["base"], results.evaluations["RL"]
-    rates = [e.rates("exam") for e in (teacher, before, student)]
-    row = distillation.table(*rates, trained=["exam"]).row(0, named=True)
-    rows, summary = [], {}
-    for name, key, e in (
-        ("teacher", "teacher", teacher),
-        ("student before", "student_before", before),
-        ("student after", "student_after", student),
-    ):
-        found = e.pass_at_k([1]).row(0, named=True)
-        summary[key] = {"value": found["estimate"], "low": found["low"], "high": found["high"]}
-        rows.append(
-            {
-                "task": "exam",
-                "model": name,
-                "accuracy": found["estimate"],
-                "low": found["low"],
-                "high": found["high"],
-                "tokens": e.samples.select(pl.col("tokens").mean()).item(),
-            }
-        )
-    summary |= {
-        k: row[k] for k in ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
-    }
-    return ReportData(summary={"distillation": summary}, distillation=pl.DataFrame(rows))
+    frame = evaluation.students(results.evaluations["RL"], results.evaluations["base"], [student], ["exam"])
+    summary: dict[str, Any] = {
+        row["model"].replace(" ", "_"): {"value": row["accuracy"], "low": row["low"], "high": row["high"]}
+        for row in frame.iter_rows(named=True)}  # fmt: skip
+    names = ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
+    summary |= {name: frame[name][-1] for name in names}
+    return ReportData(summary={"distillation": summary}, distillation=frame)

