@@ -24,7 +24,7 @@ import pyarrow as pa
 
 __all__ = ["MAX_SYMBOLS", "Folded", "batches", "fold", "whole_hashes", "window_hashes"]
 
-LETTER, DIGIT, SIGN, STAR, WIDE = 1, 2, 3, 4, 5
+LETTER, DIGIT, SIGN, STAR, WIDE, STOP = 1, 2, 3, 4, 5, 6
 KEEP = -1
 SHIFT = 51  # 64 less the bits of a slot in the table of words
 GROWTH = 4  # bytes of a stream for a byte of text, at most
@@ -69,15 +69,19 @@ SIGNS = {
 
 
 class Folded(NamedTuple):
-    """The streams of n texts, uint8, and offsets, int64: text i is `full[full_at[i] : full_at[i + 1]]`."""
+    """The streams of n texts, uint8, and offsets, int64: text i is `full[full_at[i] : full_at[i + 1]]`.
+
+    `cuts`, int64, are the offsets in `core` where a text, a sentence or a line begins, in order.
+    """
 
     full: np.ndarray
     full_at: np.ndarray
     core: np.ndarray
     core_at: np.ndarray
+    cuts: np.ndarray
 
 
-EMPTY = (np.zeros(0, np.uint8), np.zeros(1, np.int64)) * 2  # the streams of no texts
+EMPTY = (np.zeros(0, np.uint8), np.zeros(1, np.int64)) * 2 + (np.zeros(0, np.int64),)  # the streams of no texts
 
 
 class Tables(NamedTuple):
@@ -138,6 +142,7 @@ def tables() -> Tables:
     kinds[48:58] = DIGIT
     kinds[[ord(c) for c in "+-=<>/^|%"]] = SIGN
     kinds[ord("*")] = STAR
+    kinds[[ord(c) for c in "\n.?!:;"]] = STOP
     pool = bytearray()
 
     def pooled(text: str, limit: int = 31) -> int:
@@ -185,11 +190,14 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
     room = GROWTH * (at[-1] - at[0])
     full, core = np.empty(room, np.uint8), np.empty(room, np.uint8)
     full_at, core_at = np.zeros(at.size, np.int64), np.zeros(at.size, np.int64)
+    cuts, n_cuts = np.empty(at[-1] - at[0] + at.size, np.int64), 0
     zero, one = np.uint64(0), np.uint64(1)
     n, gap = zero, zero  # symbols in `full`, and how many fewer there are in `core`
     for row in range(at.size - 1):
         begin, stop = np.uint64(at[row]), np.uint64(at[row + 1])
         i = begin
+        cuts[n_cuts] = n - gap
+        n_cuts += 1
         while i < stop:
             byte = data[i]
             kind = kinds[byte]
@@ -231,6 +239,16 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
                 origin, first, size, i = data, i, min(size, stop - i), i + size
                 if action != KEEP:
                     origin, first, size = pool, np.uint64(action >> 5), np.uint64(action & 31)
+                if size == zero and cuts[n_cuts - 1] != n - gap:
+                    cuts[n_cuts] = n - gap
+                    n_cuts += 1
+            elif kind == STOP:  # of a sentence, unless a letter or a digit follows
+                i += one
+                ends = byte == 10 or i == stop or kinds[data[i]] == 0 or kinds[data[i]] > DIGIT
+                if ends and cuts[n_cuts - 1] != n - gap:
+                    cuts[n_cuts] = n - gap
+                    n_cuts += 1
+                continue
             else:
                 before, after = i > begin and data[i - one] == byte, i + one < stop and data[i + one] == byte
                 if kind != 0 and not (kind == STAR and (before or after)):  # two stars are bold print
@@ -242,7 +260,7 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
                 full[n] = core[n - gap] = origin[j]
                 n += one
         full_at[row + 1], core_at[row + 1] = n, n - gap
-    return full[:n], full_at, core[: n - gap], core_at
+    return full[:n], full_at, core[: n - gap], core_at, cuts[:n_cuts]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -21,6 +21,7 @@ WINDOW, SMALL = 12, 5  # symbols; twelve are two or three words, or four ideogra
 COVER, DISTINCT = 0.6, 20.0  # share and weight of an item's windows that convict whatever else is in the row
 SHORT_COVER, SHORT_ROW, SHORT_WEIGHT = 0.8, 0.5, 3.0  # a short item must also be much of the row
 HELD_SYMBOLS, HELD_COVER = 14, 0.99  # an item of so many symbols, numbers included, that the row holds
+PART_SYMBOLS = 32  # up to which an item that is whole sentences of a row is looked up
 ROW_COVER = 0.9  # a row within an item
 CANDIDATE, NEAR_JACCARD = 0.1, 0.45
 OWN = 0.5  # weighted over plain share of an item's windows, below which what agrees is stock
@@ -29,7 +30,8 @@ SAME_NUMBERS = 0.97  # windows with digits found, over windows without digits fo
 COMMON = 16  # items beyond which a window is stock and not kept at all
 SHORT_CORE = 64  # symbols up to which equality of `core` is looked up; windows find longer ones
 MIN_CORE, MIN_MASKED = 5, 8  # symbols without which equality of `core`, or of masked texts, says nothing
-START_BITS = 16
+START_BITS, SALT = 16, 0x5BD1E995
+FNV, FNV_BASIS = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)  # of `whole_hashes`
 MIX, HIGH_MIX, LAST_MIX = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 WEIGHTS = np.array([0.0, *(1 / n**3 for n in range(1, COMMON + 1))], np.float32)  # of a window, by its texts
 HIGH = np.uint64((1 << (8 * (WINDOW - 8))) - 1)  # of a window's symbols, those beyond the last eight
@@ -180,18 +182,49 @@ def judge(weight, shared, n_windows, total, sizes, small):  # type: ignore[no-un
 
 
 @numba.njit(nogil=True, cache=True)
+def note_equal(key, index, row, stage, found, score):  # type: ignore[no-untyped-def]
+    """Note the texts whose whole has this hash, which is not 0."""
+    wanted = bits(key)
+    slot = find(key, index.cells) if index.bloom[word(key, index.bloom)] & wanted == wanted else np.uint64(0)
+    if index.cells[slot, 0] != key:
+        return
+    where, count = index.cells[slot, 1] >> np.uint64(24), index.cells[slot, 1] & np.uint64((1 << 24) - 1)
+    for p in range(count):
+        text = where if count == 1 else np.uint64(index.members[where + p])
+        note(index.place, found, score, row, text, stage, 1.0)
+
+
+@numba.njit(nogil=True, cache=True)
 def scan_wholes(wholes, rows, index, found, score):  # type: ignore[no-untyped-def]
     """Note the texts that equal a whole row, for the row numbers `rows` [m] with their hashes `wholes` [3, m]."""
     for i in range(rows.size):
         for kind in range(3):
-            slot = find(wholes[kind, i], index.cells)
-            if wholes[kind, i] == 0 or index.cells[slot, 0] == 0:
-                continue
-            where, count = index.cells[slot, 1] >> np.uint64(24), index.cells[slot, 1] & np.uint64((1 << 24) - 1)
-            for p in range(count):
-                text = where if count == 1 else np.uint64(index.members[where + p])
+            if wholes[kind, i] != 0:
                 stage = EXACT if kind == 0 else (NGRAM if kind == 1 else NUMBER_VARIANT)
-                note(index.place, found, score, rows[i], text, stage, 1.0)
+                note_equal(wholes[kind, i], index, rows[i], stage, found, score)
+
+
+@numba.njit(nogil=True, cache=True)
+def scan_parts(core, core_at, cuts, index, found, score):  # type: ignore[no-untyped-def]
+    """Note the texts that equal sentences or lines of a row and are too short for windows to find them in it."""
+    first = 0
+    for row in range(core_at.size - 1):
+        stop = core_at[row + 1]
+        while first < cuts.size and cuts[first] < core_at[row]:
+            first += 1
+        for i in range(first, cuts.size):
+            at, value = cuts[i], FNV_BASIS
+            for j in range(i + 1, cuts.size + 1):
+                end = min(cuts[j], stop) if j < cuts.size else stop
+                if at >= stop or end - cuts[i] > PART_SYMBOLS:
+                    break
+                while at < end:
+                    value = (value ^ np.uint64(core[at])) * FNV
+                    at += 1
+                if at - cuts[i] >= MIN_CORE:
+                    note_equal(value ^ np.uint64(2 * SALT), index, row, NGRAM, found, score)
+            if cuts[i] >= stop:
+                break
 
 
 @numba.njit(nogil=True, cache=True)
@@ -260,7 +293,7 @@ def salted(folded: Folded, rows: np.ndarray) -> np.ndarray:
     """Hashes of the whole texts `rows` [3, n]: `full`, `core`, and `full` masked, in the order of their stages."""
     full, masked = whole_hashes(folded.full, folded.full_at, MAX_SYMBOLS, rows)
     wholes = [full, whole_hashes(folded.core, folded.core_at, SHORT_CORE, rows)[0], masked]
-    return np.stack([np.where(h == 0, 0, h ^ np.uint64(0x5BD1E995 * (kind + 1))) for kind, h in enumerate(wholes)])
+    return np.stack([np.where(h == 0, 0, h ^ np.uint64(SALT * (kind + 1))) for kind, h in enumerate(wholes)])
 
 
 def window_sets(folded: Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -324,5 +357,6 @@ def scan(
     """Compare a batch of rows that begins at row number `first` with all texts; see `scan_rows`."""
     likely = np.zeros(len(found), np.bool_)
     scan_rows(folded.core, folded.core_at, first, table, scratch, found, score, likely)
+    scan_parts(folded.core, folded.core_at, folded.cuts, table, found, score)
     rows = np.flatnonzero(likely)
     scan_wholes(salted(folded, rows), rows, table, found, score)

@@ -53,6 +53,13 @@ def wrapped(text: str) -> str:
     return f"Solve the following problem step by step. {text} Put your final answer within \\boxed{{}}."
 
 
+def templated(text: str) -> str:
+    """Words of no list: the item is known by its own sentences."""
+    return (
+        f"<|im_start|>system\nYou tutor pupils in Kiruna.<|im_end|>\n<|im_start|>user\n{text}\nVielen Dank!<|im_end|>"
+    )
+
+
 def shifted(text: str) -> str:
     return re.sub(r"\d+", lambda m: str(int(m[0]) + 11), text)
 
@@ -64,7 +71,7 @@ def reworded(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("change", [str, str.upper, respaced, rewrapped, stripped, wrapped, reworded])
+@pytest.mark.parametrize("change", [str, str.upper, respaced, rewrapped, stripped, wrapped, templated, reworded])
 def test_every_item_is_seen_through_the_change(index, change):
     out = index.scan([change(t) for t in ITEMS])
     assert out["contaminated"].all(), out
@@ -97,6 +104,18 @@ def test_number_variants_need_more_than_a_formula_of_numbers():
 def test_an_item_shorter_than_a_window_is_caught(index):
     assert index.scan([TINY, "Work out $\\log_2 64$", wrapped(TINY)])["benchmark_index"].to_list() == [3, 3, 3]
     assert not index.scan(["Evaluate $\\log_3 81$."])["contaminated"][0]
+
+
+def test_a_short_item_must_be_whole_sentences_of_a_longer_row():
+    index = BenchmarkIndex.build({"toy": ["Simplify $\\sqrt{242}$.", "Half of $3x-9$ is $x+37$. What is $x$?"]})
+    rows = [
+        "Dear reader! Simplify $\\sqrt{242}$. Kindly reply by post.",
+        "Kindly: half of $3x-9$ is $x+37$. What is $x$? Reply by post.",
+        "A ladder of length $\\sqrt{242}$ leans on a wall. Simplify its shadow.",
+        "Half of $3x-9$ is $x+37$ more than Bo has. What is $x$? Reply by post.",
+        "." * 3_000 + "\n" * 3_000,
+    ]
+    assert index.scan(rows)["benchmark_index"].to_list() == [0, 1, None, None, None]
 
 
 def test_small_edits_are_near(index):
@@ -220,6 +239,17 @@ def test_decisions_carry_the_item_as_evidence():
     assert out["evidence"][0] is None
 
 
+def test_stages_that_do_not_drop_stay_in_the_evidence():
+    index = BenchmarkIndex.build({"exam": ["Find the sum of 12 apples and 34 pears in the basket of 7 farmers today."]})
+    rows = pl.DataFrame(
+        {"id": ["a"], "problem": ["Find the sum of 15 apples and 31 pears in the basket of 9 farmers today."]}
+    )
+    assert decide(rows, index)["reason"].to_list() == ["number_variant"]
+    kept = decide(rows, index, stages=("exact", "ngram"))
+    assert kept["keep"].to_list() == [True]
+    assert '"stage": "number_variant"' in kept["evidence"][0]
+
+
 def test_a_benchmark_added_later_is_found_by_scanning_again():
     pool = pl.DataFrame({"id": ["p", "q"], "problem": [PEARS, TILES]})
     assert decide(pool, BenchmarkIndex.build({"old": [PEARS]}))["keep"].to_list() == [False, True]
@@ -237,7 +267,16 @@ def test_recall_on_perturbed_benchmarks(name, field):
     rows = read(f"benchmarks/{name}.jsonl")
     items = [row.get(field) or row["problem"] for row in rows][:500]
     index = BenchmarkIndex.build({name: items})
-    need = {str: 1, str.upper: 1, respaced: 0.99, rewrapped: 1, stripped: 0.99, wrapped: 0.99, shifted: 0.97}
+    need = {
+        str: 1,
+        str.upper: 1,
+        respaced: 0.99,
+        rewrapped: 1,
+        stripped: 0.99,
+        wrapped: 0.99,
+        templated: 0.99,
+        shifted: 0.97,
+    }
     for change, recall in need.items():
         assert index.scan([change(t) for t in items])["contaminated"].mean() >= recall, change
 
