@@ -13,7 +13,7 @@ import polars as pl
 
 from assay.filters.options import MAX_CHARS, loose, named_labels, plain, runs
 
-__all__ = ["REASONS", "decide", "is_prose", "lost_options", "normalise_gold"]
+__all__ = ["REASONS", "decide", "is_prose", "longest_read", "lost_options", "normalise_gold"]
 
 REASONS = ("empty", "letter_without_options", "prose", "over_long", "several_golds", "stated_in_problem",
            "gold_unparsable")  # fmt: skip
@@ -268,13 +268,18 @@ def _optional(problems: pl.DataFrame, name: str, dtype: pl.DataType | type[pl.Da
     return pl.col(name) if name in problems.columns else pl.lit(None, dtype).alias(name)
 
 
+def longest_read(max_chars: int) -> int:
+    """Characters of a gold that are read: what is longer is no answer of `max_chars` in any wrapping."""
+    return 4 * max_chars + 1000
+
+
 def _fault(
     max_chars: int, problem: str, answer: str, options: bool, kind: str | None, gold_fault: str | None
 ) -> tuple[str | None, str | None]:
     """The first reason against one gold, and its evidence."""
     if kind == "code":
         return None, None
-    gold = normalise_gold(answer[: 4 * max_chars + 1000])
+    gold = normalise_gold(answer[: longest_read(max_chars)])
     if not gold:
         return "empty", answer[:80]
     if not options and lost_options(problem, gold):

@@ -11,6 +11,7 @@ Stages, cheap before dear; a row's stage is the first that holds, for each bench
 * `near`: some windows agree and the sets of windows of `SMALL` symbols have a Jaccard similarity of `NEAR_JACCARD`.
 * `embedding`: a cosine similarity of `COSINE` between vectors that the caller computed, or of `APART` where the item is
   ahead of every other of its benchmark by `LEAD`: problems of one kind are like many items, a retold one like one.
+  Less will do (`TOLD`) where both hold the same numbers, which whoever retells a problem keeps.
 
 A judge that reads both texts may then clear what only resembles an item (`soft`, `settle`).
 
@@ -19,6 +20,7 @@ The thresholds were set on perturbed items of public benchmarks against training
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +34,9 @@ from assay.filters.window_table import CLEAN, EMBEDDING, STAGES, Windows, salted
 __all__ = ["SOFT", "STAGES", "BenchmarkIndex", "decide", "settle", "soft"]
 
 COSINE, APART, LEAD = 0.76, 0.65, 0.2  # set with all-MiniLM-L6-v2
+TOLD, TOLD_LEAD = 0.6, 0.1
+WORDS = "two three four five six seven eight nine ten eleven twelve"
+NUMBERS = {word: str(number) for number, word in enumerate(WORDS.split(), 2)}
 MANY = 20  # items, below which being ahead of the others says nothing
 SOFT = ("near", "embedding")  # stages that only resemble
 SPAN, BATCH = 8_192, 1_024  # rows that a thread takes, and that it folds at once: those stay in the cache
@@ -52,6 +57,12 @@ def unit(vectors: np.ndarray, rows: int, what: str) -> np.ndarray:
     if vectors.ndim != 2 or len(vectors) != rows:
         raise ValueError(f"{what}: vectors of shape {vectors.shape} for {rows} texts; give one row for each text")
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def numbers(text: str) -> set[str]:
+    """The numbers of a text, of those in words two to twelve; one is mostly an article."""
+    found = (NUMBERS.get(word, word) for word in re.findall(r"\d+|[a-z]+", text.replace(",", "").lower()))
+    return {word for word in found if word.isdecimal()}
 
 
 @dataclass(frozen=True)
@@ -117,10 +128,12 @@ class BenchmarkIndex:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, [range(SPAN * k, len(column), SPAN * workers) for k in range(workers)]))
         if vectors is not None:
-            self._compare(unit(vectors, len(column), "texts"), cosine, found, score)
+            self._compare(column, unit(vectors, len(column), "texts"), cosine, found, score)
         return self._table(found, score)
 
-    def _compare(self, vectors: np.ndarray, least: float, found: np.ndarray, score: np.ndarray) -> None:
+    def _compare(
+        self, texts: pl.Series, vectors: np.ndarray, least: float, found: np.ndarray, score: np.ndarray
+    ) -> None:
         """Add embedding hits where a benchmark has vectors and nothing cheaper hit it."""
         for b, name in enumerate(self.texts):
             for at in range(0, len(vectors) if name in self.vectors else 0, BATCH):
@@ -129,8 +142,12 @@ class BenchmarkIndex:
                 rows = np.arange(len(best))
                 value = cosine[rows, best].copy()
                 cosine[rows, best] = -1
-                apart = (value >= APART) & (value - cosine.max(axis=1) >= LEAD) & (cosine.shape[1] >= MANY)
-                new = (found[part, b, 0] == CLEAN) & ((value >= least) | apart)
+                lead = (value - cosine.max(axis=1)) * (cosine.shape[1] >= MANY)
+                alike = (value >= least) | ((value >= APART) & (lead >= LEAD))
+                for row in np.flatnonzero(~alike & (value >= TOLD) & (lead >= TOLD_LEAD)):
+                    own = numbers(texts[at + int(row)] or "")
+                    alike[row] = len(own) > 1 and own == numbers(self.texts[name][best[row]])
+                new = (found[part, b, 0] == CLEAN) & alike
                 found[part, b][new] = np.stack([np.full(new.sum(), EMBEDDING), best[new]], axis=1)
                 score[part, b][new] = value[new]
 

@@ -205,13 +205,14 @@ class Refresh:
 
     def _answer(self) -> pl.DataFrame:
         """With a verifier, also what it cannot read; programs have tests instead of a gold."""
-        pool = self.pool
+        pool, max_chars = self.pool, self.recipe.answer.max_chars
         if self.verifier is not None:
-            golds = pool.filter(pl.col("kind") == "math", pl.col("answer").is_not_null())["answer"].unique()
+            short = pl.col("answer").str.len_chars() <= answers.longest_read(max_chars)
+            golds = pool.filter(pl.col("kind") == "math", short)["answer"].unique()
             faults = self.verifier.gold_faults(golds.to_list())
             known = pl.DataFrame({"answer": golds, "gold_fault": faults}, schema_overrides={"gold_fault": pl.String})
             pool = pool.join(known, on="answer", how="left", maintain_order="left")
-        return answers.decide(pool, max_chars=self.recipe.answer.max_chars)
+        return answers.decide(pool, max_chars)
 
     def _duplicates(self) -> pl.DataFrame:
         decisions = duplicates.decide(self.pool, threshold=self.recipe.duplicates.threshold)
