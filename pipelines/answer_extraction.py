@@ -26,21 +26,24 @@ _SIDE_BY_SIDE = re.compile(
 _RETRACTION = re.compile(r"\b(?:wait|recomput\w*|actually|instead|correction|mistake|redo|oops)\b|重新|不对", re.I)
 _STATED = re.compile(
     r"(?:\b(?:answers?|correct (?:option|choice))\b[^\n.:=：。$]{0,60}?(?:\bis\b|\bare\b|\bwould be\b|\bbe\b|[:=：])"
-    r"|答案\s*(?:应该|应)?(?:是|为|[:：】])|答\s*[:：]|(?:故|应|所以|因此)?选(?:项|择)?\s*(?=[(（]?[A-J]))"
+    r"|答案\s*(?:应该|应)?(?:是|为|[:：】])|答\s*[:：]|(?:故|应|所以|因此)?选(?:项|择)?\s*[:：]?\s*(?=[(（]?[A-J]))"
     r"(?:\s*(?:equal to|[:：]))?[\s*]*(.+)",
     re.I,
 )
 _HASHES = re.compile(r"^\s*####\s*(.+)$", re.M)
 _SENTENCE_END = re.compile(r"\.(?=\s|$|\*)|[。！]|</|,?\s+(?:because|since|which|where|so that)\b|，?因为")
 _CONNECTIVE = re.compile(r"^(?:therefore|thus|hence|so|finally|所以|因此|故|综上(?:所述)?|解得?|答)[\s,，:：]*", re.I)
-_CONCLUSION = re.compile(r"\b(?:is|are|equals|be)\s+(\$[^$]+\$|\\\([^$]+?\\\)|-?[\d.,/]*\d)[.!]?$")
+_NUMBER = r"\$?-?[\d.,/]*\d"
+_CONCLUSION = re.compile(
+    rf"\b(?:is|are|equals|be)\s+(\$[^$]+\$|\\\([^$]+?\\\)|{_NUMBER}(?:(?:,|,? and|,? or) {_NUMBER})*)[.!]?$"
+)
 _CHINESE_LEAD = re.compile(r"^[\u4e00-\u9fff]{1,12}(?=[-\d$\\])")
 _PROSE_WORD = re.compile(
     r"(?<![\\A-Za-z])(?!and\b|or\b|sqrt\b|pi\b|sin\b|cos\b|tan\b|log\b)[A-Za-z]{2,}|[\u4e00-\u9fff]{3,}"
 )
 _MATH = re.compile(r"\$\$?(.+?)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.S)
 _CHOICE = re.compile(
-    r"^\W*(?:\\text\w*\s*\{\W*)?([{L}])[\s)}*.,。$\]）]*$"  # the letter alone, whatever wraps it
+    r"^\W*(?:\\text\w*\s*\{\W*)?([{L}])[\s)}*.,。．$\]）]*$"  # the letter alone, whatever wraps it
     r"|^\W*(?:\\text\w*\s*\{\W*)?([{L}])\s*[):.：、）}]\s*\S"  # "E: a polygenic risk score"
     r"|(?:option|choice|选项?|选择)\s*[(（]?\s*([{L}])\b".replace("{L}", "A-J"),
     re.I,

@@ -85,6 +85,7 @@ _AND_OR = re.compile(r"[\s,]*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])[\s,]*|\s*[,�
 _QUALIFIER = re.compile(
     r"(?<=[\d})\]π∞⟧])[ ,;]*\(?(?:since|because|where|for (?:all|any|every|some|each))(?![a-zA-Z]).*$"
 )
+_OUTWARD = re.compile(r"^([\]\[])([^\]\[]+,[^\]\[]+)([\]\[])$")  # ]2,3[ is (2,3)
 _SYNONYMS = {
     "no solution": "no solution|no solutions|no real solution|no real solutions|\\emptyset|\\varnothing|⟦⟧"
     "|empty set|the empty set|无解|无实数解|no real roots",
@@ -215,6 +216,8 @@ def _fractions_and_roots(text: str) -> str:
 def _trim(text: str) -> str:
     text = text.strip(' ,;:*"`').rstrip(' .,;:*"`')
     text = _QUALIFIER.sub("", text)
+    if outward := _OUTWARD.match(text):
+        text = f"{outward[1].replace(']', '(')}{outward[2]}{outward[3].replace('[', ')')}"
     text = re.sub(r"(?<=.)[,; ]*\(?[a-zA-Z]∈(?:\\mathbb\{)?[ZNQ]\}?(?:\^\W)?\)?$", "", text)  # ..., k ∈ ℤ
     while text[:1] in ("{", "(") and "," not in text and ";" not in text and closing(text, 0) == len(text) - 1:
         text = text[1:-1].strip(" .,;:")
