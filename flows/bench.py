@@ -214,7 +214,8 @@ def measure(data: Path | None, cases: Path | None, embeddings: str | None = None
     if embeddings is not None:
         from assay.pipelines.curation import embed
 
-        yield from paraphrases(items, changed, lambda texts: embed(embeddings, texts))
+        told = rows_of(CASES / "paraphrases.jsonl") if real else []
+        yield from paraphrases(items, changed + told, lambda texts: embed(embeddings, texts))
     yield from copies(pool, 0.2 if data is not None else 1.0)  # of a small pool, all: fewer copies are all noise
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -407,10 +408,15 @@ def back_scan(store: Store, index: contamination.BenchmarkIndex, benchmarks: lis
 
 def embed(model: str, texts: list[str]) -> Any:
     """Sentence embeddings [len(texts), d]."""
+    return _encoder(model).encode(texts, normalize_embeddings=True, show_progress_bar=False)
+
+
+@cache
+def _encoder(model: str) -> Any:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise RecipeError(
             f"[contamination] embeddings = '{model}' needs sentence-transformers: install it, or leave it out"
         ) from None
-    return SentenceTransformer(resolve(model)).encode(texts, normalize_embeddings=True, show_progress_bar=False)
+    return SentenceTransformer(resolve(model))

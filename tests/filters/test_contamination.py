@@ -217,6 +217,17 @@ def test_embeddings_find_what_words_do_not():
     assert hits["score"][0] == pytest.approx(1 / 1.04**0.5)
 
 
+def test_a_retold_problem_keeps_its_numbers():
+    """Cosines 0.62 and 0.4 to the nearest items: too little, but for the numbers."""
+    items = ["A car drives 3 hours at 50 miles an hour.", *(f"{n} of a kind" for n in range(30, 55))]
+    index = BenchmarkIndex.build({"a": items}, vectors={"a": np.eye(26)})
+    row = np.zeros(26)
+    row[:4] = 0.62, 0.4, 0.4, 0.4
+    row[4:] = (1 - (row**2).sum()) ** 0.5 / 22**0.5
+    rows = ["Three hours pass while one drives steadily, at fifty or 50.", "It took 4 hours and 50 minutes.", "3"]
+    assert index.scan(rows, np.stack([row] * 3))["stage"].to_list() == ["embedding", None, None]
+
+
 def test_faults_are_named():
     with pytest.raises(ValueError, match="gpqa"):
         BenchmarkIndex.build({"toy": ITEMS, "gpqa": []})

@@ -467,18 +467,22 @@ def test_a_judges_word(said, word):
     assert verdict_of(said) is word
 
 
-def test_embeddings_find_a_problem_told_in_other_words(place):
+def test_embeddings_find_a_problem_told_in_other_words_and_choose_unlike_ones(place):
     """With the real all-MiniLM-L6-v2; the stages without a model see nothing."""
     cases = bench.rows_of(bench.CASES / "decontamination.jsonl")
     told = [case for case in cases if case["kind"] == "paraphrase"]
     write(place / "bench.jsonl", [{"q": item["problem"]} for item in bench.rows_of(bench.CASES / "benchmark.jsonl")])
-    write(place / "sums.jsonl", [row(n) for n in range(6)] + [{"q": case["problem"], "a": "1"} for case in told])
+    lone = {"q": "Name the angle in degrees at which a mirror turns a ray of light back by a right angle.", "a": "45"}
+    others = [lone] + [{"q": case["problem"], "a": "1"} for case in told]
+    write(place / "sums.jsonl", [row(n) for n in range(6)] + others)
     plain = refresh(store_of(place), recipe(place, "contamination"))
-    assert plain.funnel["rows_out"][-1] >= 6 + len(told) - 2
-    made = refresh(store_of(place), recipe(place, "contamination", sets=["contamination.embeddings=all-minilm-l6-v2"]))
+    assert plain.funnel["rows_out"][-1] >= 7 + len(told) - 2
+    sets = ["contamination.embeddings=all-minilm-l6-v2", "selection.size=2", "selection.diversity=embeddings"]
+    made = refresh(store_of(place), recipe(place, "contamination", "selection", sets=sets))
     found = json.loads(made.funnel["reasons"][1])
     assert found["embedding"] >= 0.7 * len(told)
-    assert numbers(kept(store_of(place))) >= set(range(6))
+    assert not set(rejected(store_of(place)).items()) & {(text(n), ("contamination", "embedding")) for n in range(6)}
+    assert len(numbers(kept(store_of(place))) & set(range(6))) < 2  # any two of the sums are alike
 
 
 def test_a_source_that_joins_later_is_scanned_too(place):
