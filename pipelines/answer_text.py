@@ -81,7 +81,10 @@ _TEXT = re.compile(
     r"\\(text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt|cal|scr)|boldsymbol|bm|mbox|operatorname\*?|emph"
     r"|textcircled|underline|fbox|boxed)\s*\{([^{}]*)\}"
 )
-_AND_OR = re.compile(r"[\s,]*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])[\s,]*|\s*[,，]?\s*[和或与且]\s*(?=[-\d\\a-zA-Z(±√])")
+_AND_OR = re.compile(  # begun where no space precedes, so that many spaces cost no more than their number
+    r"(?<![\s,])[\s,]*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])[\s,]*"
+    r"|(?<!\s)\s*(?:[,，]\s*)?[和或与且]\s*(?=[-\d\\a-zA-Z(±√])"
+)
 _QUALIFIER = re.compile(
     r"(?<=[\d})\]π∞⟧])[ ,;]*\(?(?:since|because|where|for (?:all|any|every|some|each))(?![a-zA-Z]).*$"
 )
