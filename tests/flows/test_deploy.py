@@ -21,7 +21,7 @@ import httpx
 import pytest
 import yaml
 
-from assay.flows.deploy import Deployment, write_yaml
+from assay.flows.deploy import CHANGED, Deployment, write_yaml
 from assay.flows.watch import Watch
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import refresh
@@ -155,6 +155,10 @@ def test_a_changed_source_starts_a_run_that_waits_publishes_and_alarms(server: S
         assert event["payload"]["previous"] == before.id
         found = {d["measure"]: (d["before"], d["after"], d["limit"]) for d in event["payload"]["drift"]}
         assert found == {"kept": (1.0, 7 / 9, 0.1), "contaminated": (0.0, pytest.approx(2 / 9), 0.02)}
+        resource = ("--resource-id", "assay.dataset.small-pool")
+        emit = server.start("prefect", "events", "emit", CHANGED, *resource, cwd=place)
+        assert emit.wait(PATIENCE) == 0
+        wait_for(lambda: len(completed(server, "small-pool")) == 2, "a run that the event starts")
     finally:
         end(process)
 
