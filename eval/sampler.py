@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import polars as pl
-
-from assay.pipelines.engines import Completion, Engine, OnDone, Request, Sampling
+from assay.pipelines import generate
+from assay.pipelines.engines import Completion, Engine, OnDone, Sampling
 from assay.pipelines.errors import EngineError
-from assay.pipelines.generate import generation_key, sample_seed
 
 if TYPE_CHECKING:
     from assay.pipelines.store import Store
@@ -53,45 +51,39 @@ class Sampler:
         Raises:
             EngineError: the engine counts other tokens than it handed out, or ignored a limit.
         """
-        requests = [self._request(w) for w in wanted]
-        done = self._recorded([r.key for r in requests])
+        ready = [generate.Wanted.of(self.engine, self.seed, w.problem, w.mode, w.sample, w.prompt, w.sampling, w.told)
+                 for w in wanted]  # fmt: skip
+        keys = [w.request.key for w in ready]
+        done = self._recorded(keys)
         for completion in done.values():
             self._tell(completion)
-        about = {r.key: (w, r) for w, r in zip(wanted, requests) if r.key not in done}
-        done |= {c.key: c for c in self._sample(about)}
-        self.tokens += sum(len(done[r.key].token_ids) for r in requests)
-        return [done[r.key] for r in requests]
+        done |= {c.key: c for c in self._sample({w.request.key: w for w in ready if w.request.key not in done})}
+        self.tokens += sum(len(done[key].token_ids) for key in keys)
+        return [done[key] for key in keys]
 
-    def _request(self, w: Wanted) -> Request:
-        seed = sample_seed(self.seed, w.problem, w.mode, w.sample)
-        key = generation_key(
-            self.engine.fingerprint, w.prompt, w.sampling, w.problem, w.mode + w.told, w.sample, seed
-        )
-        return Request(key, w.prompt, w.sampling, seed)
-
-    def _sample(self, about: dict[str, tuple[Wanted, Request]]) -> list[Completion]:
+    def _sample(self, about: dict[str, generate.Wanted]) -> list[Completion]:
         counted = self.engine.sampled_tokens
         with self.store.journal("generations") if self.store else nullcontext() as journal:
 
             def done(completion: Completion) -> None:
                 if journal is not None:
-                    journal.add(self._row(*about[completion.key], completion))
+                    journal.add(about[completion.key].row(completion, self.engine.fingerprint))
                 self._tell(completion)
 
-            fresh = self.engine.generate([request for _, request in about.values()], done) if about else []
+            fresh = self.engine.generate([w.request for w in about.values()], done) if about else []
         self._audit(fresh, about, self.engine.sampled_tokens - counted)
         return fresh
 
-    def _audit(self, fresh: list[Completion], about: dict[str, tuple[Wanted, Request]], counted: int) -> None:
+    def _audit(self, fresh: list[Completion], about: dict[str, generate.Wanted], counted: int) -> None:
         """What was handed out against the engine's own count, and every completion against its limit."""
         handed_out = sum(len(c.token_ids) for c in fresh)
         if counted != handed_out:
             raise EngineError(f"the engine counts {counted:,} sampled tokens and handed out {handed_out:,}; its "
                               "figures of cost cannot be trusted, update or report it.")  # fmt: skip
         for c in fresh:
-            limit = about[c.key][1].sampling.max_tokens
+            limit = about[c.key].request.sampling.max_tokens
             if len(c.token_ids) > limit:
-                raise EngineError(f"{about[c.key][0].problem}: {len(c.token_ids)} tokens for a limit of {limit}; the "
+                raise EngineError(f"{about[c.key].problem_id}: {len(c.token_ids)} tokens for a limit of {limit}; the "
                                   "engine ignores max_tokens.")  # fmt: skip
 
     def _tell(self, completion: Completion) -> None:
@@ -102,13 +94,6 @@ class Sampler:
         if self.store is None:
             return {}
         self.store.recover()
-        wanted = pl.LazyFrame({"key": keys}, schema={"key": pl.String})
-        rows = self.store.scan("generations").join(wanted, on="key", how="semi").unique("key").collect()
         names = ("key", "token_ids", "logprobs", "text", "finish_reason", "seconds")
-        return {row["key"]: Completion(**row) for row in rows.select(names).iter_rows(named=True)}
-
-    def _row(self, w: Wanted, request: Request, c: Completion) -> dict[str, Any]:
-        return {"key": c.key, "problem_id": w.problem, "model": self.engine.fingerprint, "mode": w.mode,
-                "sample": w.sample, "seed": request.seed, "prompt_tokens": len(w.prompt), "token_ids": c.token_ids,
-                "logprobs": c.logprobs, "text": c.text, "finish_reason": c.finish_reason,
-                "seconds": c.seconds}  # fmt: skip
+        rows = generate.recorded(self.store, keys).select(names).collect()
+        return {row["key"]: Completion(**row) for row in rows.iter_rows(named=True)}

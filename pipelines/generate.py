@@ -26,7 +26,8 @@ from assay.pipelines.store import SCHEMAS, Store
 if TYPE_CHECKING:
     from assay.pipelines.verify import Policy, Verifier
 
-__all__ = ["Plan", "Progress", "generation_key", "grade", "plan", "sample", "sample_seed", "verdict_name"]
+__all__ = ["Plan", "Progress", "Wanted", "generation_key", "grade", "plan", "recorded", "sample", "sample_seed",
+           "verdict_name"]  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, note): before the first completion with the plan, then with the rate."""
@@ -49,10 +50,30 @@ def generation_key(
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
+    """One sample of one problem in one mode, and the request that makes it."""
+
     request: Request
     problem_id: str
+    mode: str
     index: int
+
+    @classmethod
+    def of(
+        cls, engine: Engine, seed: int, problem_id: str, mode: str, index: int, prompt: list[int], sampling: Sampling,
+        told: str = "",
+    ) -> Wanted:  # fmt: skip
+        """With its own seed and its key; `told` is what else decides the completion, told to the engine elsewhere."""
+        own = sample_seed(seed, problem_id, mode, index)
+        key = generation_key(engine.fingerprint, prompt, sampling, problem_id, mode + told, index, own)
+        return cls(Request(key, prompt, sampling, own), problem_id, mode, index)
+
+    def row(self, completion: Completion, model: str) -> dict[str, Any]:
+        """The row of `generations`."""
+        named = {name: value for name, value in vars(completion).items() if name != "key"}
+        return {"key": completion.key, "problem_id": self.problem_id, "model": model, "mode": self.mode,
+                "sample": self.index, "seed": self.request.seed, "prompt_tokens": len(self.request.prompt_ids),
+                **named}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,8 +81,8 @@ class Plan:
     """What a call to `sample` will do: all the wanted samples, and those that the store lacks."""
 
     mode: str
-    wanted: list[_Wanted]
-    missing: list[_Wanted] = field(repr=False)
+    wanted: list[Wanted]
+    missing: list[Wanted] = field(repr=False)
     usual_tokens: float | None = None
     """Mean length of what the store has of this model and mode; None where it has nothing."""
 
@@ -118,12 +139,9 @@ def plan(
         if len(prompt) >= engine.max_model_len:
             continue
         for index in range(samples):
-            one = sample_seed(seed, problem_id, mode, index)
-            key = generation_key(engine.fingerprint, prompt, sampling, problem_id, mode, index, one)
-            wanted.append(_Wanted(Request(key, prompt, sampling, one), problem_id, index))
+            wanted.append(Wanted.of(engine, seed, problem_id, mode, index, prompt, sampling))
     store.recover()
-    recorded = _recorded(store, [w.request.key for w in wanted]).select("key").collect()["key"]
-    known = set(recorded)
+    known = set(recorded(store, [w.request.key for w in wanted]).select("key").collect()["key"])
     missing = [w for w in wanted if w.request.key not in known]
     return Plan(mode, wanted, missing, _usual_tokens(store, engine.fingerprint, mode) if missing else None)
 
@@ -142,46 +160,30 @@ def _speed(engine: Engine, requests: Sequence[Request], tokens: int) -> float | 
     return engine.sampled_tokens / engine.busy_seconds if engine.sampled_tokens else None
 
 
-def _recorded(store: Store, keys: list[str]) -> pl.LazyFrame:
+def recorded(store: Store, keys: Sequence[str]) -> pl.LazyFrame:
+    """The rows of `generations` with one of these keys, each key once."""
     wanted = pl.LazyFrame({"key": keys}, schema={"key": pl.String})
     return store.scan("generations").join(wanted, on="key", how="semi").unique("key", maintain_order=True)
 
 
 def sample(
-    store: Store,
-    engine: Engine,
-    problems: pl.DataFrame,
-    *,
-    mode: str,
-    samples: int,
-    sampling: Sampling,
-    seed: int = 0,
-    instruction: str | None = None,
-    progress: Progress | None = None,
+    store: Store, engine: Engine, problems: pl.DataFrame, *, progress: Progress | None = None, **asked: Any
 ) -> pl.DataFrame:
-    """Rows of `generations` for `samples` samples of every problem, in order; samples only what is missing.
+    """Rows of `generations` for all the samples of a `plan`, in order; samples only what is missing.
 
     A completion is in the store's journal before `progress` sees it, so a killed run loses what was in flight and
-    nothing else. Arguments as for `plan`; `progress` sees (0, missing, the plan), then (done, missing, the rate).
+    nothing else.
+
+    Args:
+        progress: sees (0, missing, the plan), then (done, missing, the rate).
+        asked: as for `plan`.
     """
-    work = plan(
-        store,
-        engine,
-        problems,
-        mode=mode,
-        samples=samples,
-        sampling=sampling,
-        seed=seed,
-        instruction=instruction,
-    )
+    work = plan(store, engine, problems, **asked)
     if work.missing:
         _sample_missing(store, engine, work, progress)
-    order = pl.LazyFrame({"key": work.keys}, schema={"key": pl.String})
-    return (
-        order.join(_recorded(store, work.keys), on="key", how="left", maintain_order="left")
-        .select(SCHEMAS["generations"].names())
-        .collect()
-    )
+    order, rows = pl.LazyFrame({"key": work.keys}, schema={"key": pl.String}), recorded(store, work.keys)
+    joined = order.join(rows, on="key", how="left", maintain_order="left")
+    return joined.select(SCHEMAS["generations"].names()).collect()
 
 
 def _sample_missing(store: Store, engine: Engine, work: Plan, progress: Progress | None) -> None:
@@ -191,27 +193,10 @@ def _sample_missing(store: Store, engine: Engine, work: Plan, progress: Progress
     stream, began = engine.stream([w.request for w in work.missing]), time.monotonic()
     with store.journal("generations") as journal, closing(stream):
         for done, completion in enumerate(stream, 1):
-            journal.add(_row(about[completion.key], completion, engine.fingerprint, work.mode))
+            journal.add(about[completion.key].row(completion, engine.fingerprint))
             tokens += len(completion.token_ids)
             if progress:
                 progress(done, len(about), f"{tokens / (time.monotonic() - began):,.0f} tokens/s")
-
-
-def _row(wanted: _Wanted, completion: Completion, model: str, mode: str) -> dict[str, Any]:
-    return {
-        "key": completion.key,
-        "problem_id": wanted.problem_id,
-        "model": model,
-        "mode": mode,
-        "sample": wanted.index,
-        "seed": wanted.request.seed,
-        "prompt_tokens": len(wanted.request.prompt_ids),
-        "token_ids": completion.token_ids,
-        "logprobs": completion.logprobs,
-        "text": completion.text,
-        "finish_reason": completion.finish_reason,
-        "seconds": completion.seconds,
-    }
 
 
 def verdict_name(verifier: Verifier, gold: Gold) -> str:
@@ -235,16 +220,12 @@ def grade(
     wanted = generations.select("key", "problem_id").with_columns(
         verifier=pl.col("problem_id").replace_strict(names, return_dtype=pl.String)
     )
-    recorded = (
-        store.scan("verdicts")
-        .join(wanted.lazy(), on=["key", "verifier"], how="semi")
-        .unique(["key", "verifier"])
-        .collect()
-    )
-    missing = wanted.join(recorded, on=["key", "verifier"], how="anti", maintain_order="left")
+    graded = store.scan("verdicts").join(wanted.lazy(), on=["key", "verifier"], how="semi")
+    found = graded.unique(["key", "verifier"]).collect()
+    missing = wanted.join(found, on=["key", "verifier"], how="anti", maintain_order="left")
     fresh = _grade_missing(verifier, known, generations, missing)
     store.append("verdicts", fresh)
-    return wanted.join(pl.concat([recorded, fresh]), on=["key", "verifier"], how="left", maintain_order="left")
+    return wanted.join(pl.concat([found, fresh]), on=["key", "verifier"], how="left", maintain_order="left")
 
 
 def _grade_missing(

@@ -171,15 +171,9 @@ class Verifier:
             verdicts[place] = verdicts[place]._replace(status=status, reason=said)
         return verdicts
 
-    async def agrade_many(
-        self,
-        items: Sequence[tuple[str, str]],
-        policies: Policy | Sequence[Policy] | None = None,
-        finish_reasons: Sequence[str | None] | None = None,
-        starts_in_thinking: bool = False,
-    ) -> list[Verdict]:
+    async def agrade_many(self, *args: Any, **kwargs: Any) -> list[Verdict]:
         """`grade_many` without blocking the event loop."""
-        return await asyncio.to_thread(self.grade_many, items, policies, finish_reasons, starts_in_thinking)
+        return await asyncio.to_thread(self.grade_many, *args, **kwargs)
 
     def gold_fault(self, gold: str) -> str | None:
         """Why a gold answer cannot be graded against, or None when it can."""
@@ -218,12 +212,6 @@ class Verifier:
         self, gold: str, completion: str, policy: Policy, finish_reason: str | None, starts_in_thinking: bool
     ) -> Verdict | _Pending:
         start = time.perf_counter()
-        if (
-            finish_reason != "length"
-            and not (starts_in_thinking and "</think>" not in completion)
-            and (fast := _integers(gold, completion))
-        ):
-            return Verdict(fast[0], fast[1], None, time.perf_counter() - start)
         wanted = canonical(gold)
         found = extract(completion, *_hints(wanted, policy), starts_in_thinking)
         if finish_reason == "length" and not _complete(found, completion, starts_in_thinking):
@@ -284,30 +272,6 @@ class _Pending(NamedTuple):
     future: Future[dict[str, Any]]
     extracted: str | None = None
     start: float = 0.0
-
-
-_BOX = "\\boxed{"
-
-
-def _integers(gold: str, completion: str) -> tuple[str, str] | None:
-    """(status, answer) when the gold is digits and the answer one box, or a text, of digits; else None."""
-    if not (gold.isascii() and gold.isdigit()):
-        return None
-    if "think" in completion:
-        completion = completion.rpartition("</think>")[2]
-        if "think" in completion:
-            return None
-    start = completion.rfind(_BOX)
-    if start < 0:
-        token = completion.strip()
-    elif "<answer" in completion or completion.find("box", 0, start) >= 0:
-        return None
-    else:
-        token = completion[start + 7 : completion.find("}", start)]
-    if not (token.isascii() and token.removeprefix("-").isdigit()):
-        return None
-    same = token == gold or token.lstrip("0") == gold.lstrip("0")
-    return ("correct" if same else "wrong"), token
 
 
 def _hints(gold: str, policy: Policy) -> tuple[int, bool]:
