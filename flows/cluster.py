@@ -7,19 +7,16 @@ common with the others. When a worker dies, what its share had not sent yet is g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from assay.pipelines.deferred import DeferredEngine
-from assay.pipelines.engines import Completion, Engine, Request, Stream, check_lengths
+from assay.pipelines.engines import BaseEngine, Completion, Engine, Request, Stream, check_lengths
 from assay.pipelines.errors import AssayError, EngineError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["ClusterEngine"]
 
@@ -87,12 +84,7 @@ class ClusterEngine(DeferredEngine):
         """Where the model is."""
         return f"the model on {self.workers} workers of a Ray cluster"
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
-        """Raises EngineError: the workers keep the weights that they started with."""
-        raise EngineError("ray: the workers cannot follow new weights; train with the vllm engine.")
-
-    def close(self) -> None:
-        """Nothing to free here; Ray ends its workers."""
+    load_weights, close = BaseEngine.load_weights, BaseEngine.close  # the workers are Ray's to end
 
     @contextmanager
     def _cluster(self) -> Iterator[_Run]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.pipelines.engines import Completion, Engine, OnDone, Request, Stream, collect, model_fingerprint
+from assay.pipelines.engines import BaseEngine, Engine, Request, Stream, model_fingerprint
 from assay.pipelines.errors import EngineError, ModelError
 from assay.pipelines.models import resolve
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DeferredEngine"]
 
 
-class DeferredEngine:
+class DeferredEngine(BaseEngine):
     """Stands for the engine that `start` makes: same fingerprint, same tokenizer, started at the first request.
 
     Args:
@@ -75,10 +75,6 @@ class DeferredEngine:
         """As the protocol says; no request starts nothing."""
         if requests:
             yield from self._engine.stream(requests)
-
-    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
-        """As the protocol says; no request starts nothing."""
-        return collect(self.stream(requests), requests, on_done)
 
     def memory(self) -> str:
         """As the protocol says; starts the engine."""

@@ -24,20 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "Completion",
-    "Engine",
-    "OnDone",
-    "ReplayEngine",
-    "Request",
-    "Sampling",
-    "Stream",
-    "VllmEngine",
-    "architecture",
-    "check_lengths",
-    "collect",
-    "model_fingerprint",
-]
+__all__ = ["BaseEngine", "Completion", "Engine", "OnDone", "ReplayEngine", "Request", "Sampling", "Stream",
+           "VllmEngine", "architecture", "check_lengths", "model_fingerprint"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,15 +113,28 @@ class Engine(Protocol):
         """Free the model."""
 
 
-def collect(stream: Stream, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
-    """`Engine.generate` by `Engine.stream`."""
-    done = {}
-    with closing(stream):
-        for completion in stream:
-            if on_done:
-                on_done(completion)
-            done[completion.key] = completion
-    return [done[r.key] for r in requests]
+class BaseEngine:
+    """What most engines share: `generate` by `stream`, weights that stay, and nothing to free."""
+
+    name: str
+    stream: Any
+
+    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
+        """As the protocol says; raises as `stream` does."""
+        done = {}
+        with closing(self.stream(requests)) as stream:
+            for completion in stream:
+                if on_done:
+                    on_done(completion)
+                done[completion.key] = completion
+        return [done[r.key] for r in requests]
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
+        """Raises EngineError: its weights are what they are."""
+        raise EngineError(f"{self.name}: this engine cannot follow new weights; train with the vllm engine.")
+
+    def close(self) -> None:
+        """Nothing to free."""
 
 
 def model_fingerprint(folder: str | Path) -> str:
@@ -168,7 +169,7 @@ def _file_digest(path: Path, whole: int = 10**9, end: int = 2**20) -> bytes:
         return hashlib.sha256(head + file.read() + str(size).encode()).digest()
 
 
-class VllmEngine:
+class VllmEngine(BaseEngine):
     """vLLM in this process, so that a trainer can replace its weights without a copy on disk.
 
     Args:
@@ -186,6 +187,7 @@ class VllmEngine:
     """
 
     name = "vllm"
+    busy_seconds, sampled_tokens = 0.0, 0
 
     def __init__(
         self,
@@ -226,7 +228,6 @@ class VllmEngine:
         self.max_model_len, self._window = max_model_len, 2 * max_num_seqs
         self.fingerprint = model_fingerprint(model) if Path(model).is_dir() else str(model)
         self.architecture = architecture(model)
-        self.busy_seconds, self.sampled_tokens = 0.0, 0
         self.shared_tokens = 0
         """Of the prompts, those that the prefix cache had."""
 
@@ -246,10 +247,6 @@ class VllmEngine:
             run.abort()
             self.busy_seconds += run.busy_seconds
             self.shared_tokens += run.shared_tokens
-
-    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
-        """As the protocol says; raises as `stream` does."""
-        return collect(self.stream(requests), requests, on_done)
 
     def memory(self) -> str:
         """The process's memory, the GPU's where there is one, and what the KV cache holds."""
@@ -402,10 +399,11 @@ def _device_arguments(max_model_len: int) -> dict[str, Any]:
     return {"enforce_eager": True, "enable_chunked_prefill": False, "max_num_batched_tokens": max(16384, max_model_len)}
 
 
-class ReplayEngine:
+class ReplayEngine(BaseEngine):
     """Gives recorded completions back by key: re-grading, re-banding and tests without a model."""
 
     name = "replay"
+    busy_seconds, sampled_tokens = 0.0, 0
 
     def __init__(
         self,
@@ -416,7 +414,6 @@ class ReplayEngine:
     ) -> None:
         self._recorded = {c.key: c for c in completions}
         self.tokenizer, self.fingerprint, self.max_model_len = tokenizer, fingerprint, max_model_len
-        self.busy_seconds, self.sampled_tokens = 0.0, 0
 
     def stream(self, requests: Sequence[Request]) -> Stream:
         """As the protocol says.
@@ -432,17 +429,6 @@ class ReplayEngine:
             )
         yield from (self._recorded[r.key] for r in requests)
 
-    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
-        """As the protocol says; raises as `stream` does."""
-        return collect(self.stream(requests), requests, on_done)
-
     def memory(self) -> str:
         """No model."""
         return "no model"
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
-        """Raises EngineError: recorded completions belong to the weights that made them."""
-        raise EngineError("replay: recorded completions cannot follow new weights; train with the vllm engine.")
-
-    def close(self) -> None:
-        """Nothing to free."""

@@ -15,18 +15,17 @@ import os
 import random
 import socket
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.pipelines.engines import Completion, OnDone, Request, Stream, check_lengths, collect, model_fingerprint
+from assay.pipelines.engines import BaseEngine, Completion, Request, Stream, check_lengths, model_fingerprint
 from assay.pipelines.errors import EngineError, ModelError
 from assay.pipelines.models import resolve
 
 if TYPE_CHECKING:
     import httpx
-    from torch import Tensor
 
 __all__ = ["OpenAIEngine"]
 
@@ -53,7 +52,7 @@ class _Job:
     fault: str = ""
 
 
-class OpenAIEngine:
+class OpenAIEngine(BaseEngine):
     """Completions from one or several servers of the same model.
 
     Args:
@@ -71,6 +70,7 @@ class OpenAIEngine:
     """
 
     name = "openai"
+    busy_seconds, sampled_tokens = 0.0, 0
 
     def __init__(
         self,
@@ -87,7 +87,6 @@ class OpenAIEngine:
 
         folder = resolve(model)
         self.concurrency, self.timeout_s, self.patience_s, self._key = concurrency, timeout_s, patience_s, key
-        self.busy_seconds, self.sampled_tokens = 0.0, 0
         self.fingerprint = model_fingerprint(folder) if Path(folder).is_dir() else folder
         self._found = _find(urls, {str(model), folder, Path(folder).name}, self._headers())
         self.max_model_len = min([max_model_len, *(limit for _, limit in self._found.values() if limit)])
@@ -118,20 +117,9 @@ class OpenAIEngine:
             finally:
                 runner.run(run.stop())
 
-    def generate(self, requests: Sequence[Request], on_done: OnDone | None = None) -> list[Completion]:
-        """As the protocol says; raises as `stream` does."""
-        return collect(self.stream(requests), requests, on_done)
-
     def memory(self) -> str:
         """Where the model is."""
         return f"the model on {len(self._found)} servers, {self.concurrency} requests in flight on each"
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], fingerprint: str) -> None:
-        """Raises EngineError: servers keep the weights that they were started with."""
-        raise EngineError("openai: servers cannot follow new weights; train with the vllm engine.")
-
-    def close(self) -> None:
-        """Nothing to free."""
 
     def _headers(self) -> dict[str, str]:
         if self._key is None:
@@ -143,21 +131,11 @@ class OpenAIEngine:
     def _body(self, request: Request, model: str) -> dict[str, Any]:
         """Everything that a server might fill in from the model's own generation config is said."""
         s = request.sampling
-        return {
-            "model": model,
-            "prompt": list(request.prompt_ids),
-            "max_tokens": min(s.max_tokens, self.max_model_len - len(request.prompt_ids)),
-            "temperature": s.temperature,
-            "top_p": s.top_p,
-            "top_k": s.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "seed": request.seed % 2**63,
-            "logprobs": 0,
-            "return_token_ids": True,
-        }
+        room = self.max_model_len - len(request.prompt_ids)
+        return {"model": model, "prompt": list(request.prompt_ids), "max_tokens": min(s.max_tokens, room),
+                "temperature": s.temperature, "top_p": s.top_p, "top_k": s.top_k, "min_p": 0.0,
+                "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+                "seed": request.seed % 2**63, "logprobs": 0, "return_token_ids": True}  # fmt: skip
 
     def _completion(self, request: Request, choice: dict[str, Any], seconds: float) -> Completion:
         ids, found = choice.get("token_ids"), choice.get("logprobs") or {}
