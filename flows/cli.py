@@ -114,15 +114,19 @@ def train(
     sets: Sets = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None,
 ) -> None:
-    """Train a model on a curated set."""
+    """Train a model on a curated set; under torchrun on several ranks."""
     from assay.flows.console import Console
-    from assay.flows.train import run_training
+    from assay.flows.train import follow, run_training
     from assay.pipelines.settings import load
+    from assay.rl import ranks
     from assay.rl.recipe import TrainRecipe
 
-    console = Console()
-    result = run_training(load(recipe_path(recipe), TrainRecipe, sets or []), console, resume)
-    console.say(f"  checkpoint {result.checkpoint}")
+    console, loaded = Console(), load(recipe_path(recipe), TrainRecipe, sets or [])
+    with ranks.group():
+        if ranks.first():
+            console.say(f"  checkpoint {run_training(loaded, console, resume).checkpoint}")
+        else:
+            follow(loaded)
 
 
 @app.command()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -13,12 +16,17 @@ from assay.flows.console import Console
 from assay.flows.models import EnginePool, verifier_of
 from assay.flows.results import save
 from assay.pipelines import snapshot as snapshots
-from assay.pipelines.errors import RecipeError, StoreError
+from assay.pipelines.engines import Engine, VllmEngine
+from assay.pipelines.errors import StoreError
 from assay.pipelines.golds import with_policies
+from assay.pipelines.process_engine import ProcessEngine
 from assay.pipelines.store import Store
+from assay.rl import ranks
 from assay.rl.checkpoint import load_model
+from assay.rl.clock import Clock
 from assay.rl.recipe import TrainRecipe
 from assay.rl.trainer import Trainer, TrainingResult
+from assay.rl.update import Updater
 
 CURVES = (
     *("reward", "success", "entropy", "approx_kl", "kl", "ratio_error", "clip_share_low", "clip_share_high"),
@@ -27,7 +35,7 @@ CURVES = (
 )
 """Metrics that a report draws; the store has all of them."""
 
-__all__ = ["curated", "run_training", "steps_of"]
+__all__ = ["curated", "follow", "run_training", "sampler", "steps_of"]
 
 
 def curated(store: Store, snapshot: str = "latest") -> pl.DataFrame:
@@ -40,34 +48,22 @@ def curated(store: Store, snapshot: str = "latest") -> pl.DataFrame:
 def run_training(
     recipe: TrainRecipe, console: Console | None = None, resume: str | None = None, pool: EnginePool | None = None
 ) -> TrainingResult:
-    """Train to the recipe's last step.
+    """Train to the recipe's last step. Under `torchrun` (`ranks.group`), rank 0 does this while the others `follow`.
 
     Args:
         resume: name (or unique beginning) of a run in the store, to go on from its last checkpoint.
         pool: engines to use; by default one of the recipe's own settings.
-
-    Raises:
-        RecipeError: started by torchrun on several ranks; vLLM in the trainer's process has a process group of its own.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise RecipeError("assay train samples and trains in one process; start it without torchrun.")
     console, store = console or Console(), Store.open(recipe.store)
-    e, started = recipe.engine, f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    started = f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = _run_folder(store, resume) if resume else store.path / "runs_data" / started
-    own = pool or EnginePool(
-        max_model_len=e.max_model_len,
-        dtype=recipe.dtype,
-        max_num_seqs=e.max_num_seqs,
-        gpu_memory_utilization=e.gpu_memory_utilization,
-    )
     problems = curated(store, recipe.snapshot)
     console.say(
         f"  {recipe.algorithm} on {len(problems)} problems, {recipe.steps} steps of {recipe.sampling.prompts} x "
         f"{recipe.sampling.group_size} completions, run {folder.name}"
     )
-    with verifier_of(recipe.judge) as verifier, console.progress() as bar:
+    with sampler(recipe, pool) as engine, verifier_of(recipe.judge) as verifier, console.progress() as bar:
         verifier.start()
-        engine = own.get(recipe.model)
         bar.start("train", recipe.steps)
 
         def on_step(step: int, m: dict[str, float]) -> None:
@@ -84,10 +80,33 @@ def run_training(
             f"{result.steps} steps, {result.tokens_per_second:,.0f} tokens/s, first ratio error "
             f"{result.ratio_error_first_step:.1e}, {result.share_outside:.1%} outside engine and torch"
         )
-    if pool is None:
-        own.close()
+    ranks.release()
     save(training_report(store, result), folder, recipe.name)
     return result
+
+
+def follow(recipe: TrainRecipe) -> None:
+    """What every rank but the first does: its share of each update."""
+    model = load_model(recipe.model).to(_device())
+    ranks.follow(Updater(model, recipe, recipe.preset(), Clock()))
+
+
+@contextmanager
+def sampler(recipe: TrainRecipe, pool: EnginePool | None = None) -> Iterator[Engine]:
+    """The sampler; in a process of its own where it works beside the trainer, or the trainer is of several ranks."""
+    e, apart = recipe.engine, recipe.sampling.overlap or recipe.engine.devices or not ranks.alone()
+    settings: dict[str, Any] = {
+        "max_model_len": e.max_model_len,
+        "dtype": recipe.dtype,
+        "max_num_seqs": e.max_num_seqs,
+        "gpu_memory_utilization": e.gpu_memory_utilization,
+    }
+    if pool and not apart:
+        yield pool.get(recipe.model)
+        return
+    new = partial(ProcessEngine, devices=e.devices) if apart else VllmEngine
+    with closing(new(recipe.model, **settings)) as engine:
+        yield engine
 
 
 def _run_folder(store: Store, name: str) -> Path:

@@ -41,16 +41,12 @@ def advantages(
     Raises ValueError where the rewards are not whole groups, RecipeError for an unknown `kind` or `ddof`.
     """
     if kind not in ADVANTAGES or ddof not in (0, 1):
-        raise RecipeError(
-            f"advantage: no kind {kind!r} with ddof {ddof}; kinds: {', '.join(ADVANTAGES)}; ddof 0, 1."
-        )
+        raise RecipeError(f"advantage: no kind {kind!r} with ddof {ddof}; kinds: {', '.join(ADVANTAGES)}; ddof 0, 1.")
     groups = _groups(rewards, group_size)
     if kind in _BATCH_WIDE:
         groups = groups.reshape(1, -1)
     elif group_size == 1:
-        warnings.warn(
-            f"advantage {kind!r}: groups of one give advantage 0; sample 2 or more.", AssayWarning, 2
-        )
+        warnings.warn(f"advantage {kind!r}: groups of one give advantage 0; sample 2 or more.", AssayWarning, 2)
     if kind == "reinforce" and baseline is not None:
         return torch.nan_to_num(groups - baseline, nan=0.0).reshape(-1)
     scaled = _scaled(groups, kind, ddof, eps, tau)
@@ -103,9 +99,7 @@ def whiten(values: Tensor, mask: Tensor, eps: float = 1e-4) -> Tensor:
 
 
 @torch.no_grad()
-def gae(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0
-) -> tuple[Tensor, Tensor]:
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimates and returns, each [N, T], 0 outside `mask`.
 
     A_t = sum_l (gamma lam)^l delta_{t+l},  delta_t = r_t + gamma V_{t+1} - V_t, V beyond the end is 0;
@@ -114,9 +108,7 @@ def gae(
     Args: per-token rewards, values and a bool mask, all [N, T]. Source: Schulman et al. 2016, equation 16.
     """
     if not rewards.shape == values.shape == mask.shape:
-        raise ValueError(
-            f"gae: shapes differ: {tuple(rewards.shape)}, {tuple(values.shape)}, {tuple(mask.shape)}."
-        )
+        raise ValueError(f"gae: shapes differ: {tuple(rewards.shape)}, {tuple(values.shape)}, {tuple(mask.shape)}.")
     advantage = torch.zeros_like(values)
     running, next_value = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
     for t in reversed(range(values.shape[1])):

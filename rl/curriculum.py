@@ -50,9 +50,7 @@ class Curriculum:
     ) -> None:
         self.ids = list(problem_ids)
         if not self.ids or len(self.ids) != len(pass_rates) or len(set(self.ids)) != len(self.ids):
-            raise ValueError(
-                f"curriculum: {len(self.ids)} ids (unique, at least one), {len(pass_rates)} pass rates."
-            )
+            raise ValueError(f"curriculum: {len(self.ids)} ids (unique, at least one), {len(pass_rates)} pass rates.")
         if order not in ("easy_to_hard", "none") or not 0 <= decay < 1 or not 0 < floor <= 1 or buckets < 1:
             raise RecipeError(
                 f"curriculum: order {order!r} (easy_to_hard, none), decay {decay} (0 to below 1), "
@@ -126,12 +124,13 @@ class Curriculum:
 
 @dataclass
 class Tally:
-    """What one step's dynamic sampling did; `wasted_tokens` are those of dropped groups."""
+    """What one step's dynamic sampling did; `wasted_tokens` are those of groups dropped at once."""
 
     offered: int = 0
     constant: int = 0
     unverified: int = 0
     stale: int = 0
+    stale_tokens: int = 0
     wasted_tokens: int = 0
     refills: int = 0
 
@@ -146,11 +145,9 @@ class GroupBuffer(Generic[Group]):
 
     def __init__(self, size: int, max_refills: int = 4, *, drop_constant: bool = True) -> None:
         if size < 1 or max_refills < 0:
-            raise RecipeError(
-                f"dynamic sampling: size {size} (at least 1), max_refills {max_refills} (at least 0)."
-            )
+            raise RecipeError(f"dynamic sampling: size {size} (at least 1), max_refills {max_refills} (at least 0).")
         self.size, self.max_refills, self.drop_constant = size, max_refills, drop_constant
-        self._held: list[tuple[int, Group]] = []
+        self._held: list[tuple[int, int, Group]] = []
         self._rounds, self._tally = 0, Tally()
 
     def __len__(self) -> int:
@@ -173,7 +170,7 @@ class GroupBuffer(Generic[Group]):
             self._tally.unverified += not verdicts
             self._tally.wasted_tokens += tokens
             return False
-        self._held.append((version, group))
+        self._held.append((version, tokens, group))
         return True
 
     def end_round(self) -> None:
@@ -183,10 +180,15 @@ class GroupBuffer(Generic[Group]):
 
     def discard_older(self, version: int) -> int:
         """Drop held groups sampled by weights older than `version`, and count them."""
-        fresh = [held for held in self._held if held[0] >= version]
-        stale = len(self._held) - len(fresh)
-        self._held, self._tally.stale = fresh, self._tally.stale + stale
-        return stale
+        stale = [held for held in self._held if held[0] < version]
+        self._held = [held for held in self._held if held[0] >= version]
+        self.count_stale([tokens for _, tokens, _ in stale])
+        return len(stale)
+
+    def count_stale(self, tokens: Sequence[int]) -> None:
+        """Groups of so many tokens each were dropped because they were too old."""
+        self._tally.stale += len(tokens)
+        self._tally.stale_tokens += sum(tokens)
 
     def take(self) -> tuple[list[Group], Tally]:
         """The step's groups, oldest first, at most `size`, and its tally; the surplus stays.
@@ -194,7 +196,7 @@ class GroupBuffer(Generic[Group]):
         Fewer than `size` (the cap was reached, or the data ended) warns with the counts and hands out what
         there is.
         """
-        taken, self._held = [group for _, group in self._held[: self.size]], self._held[self.size :]
+        taken, self._held = [group for _, _, group in self._held[: self.size]], self._held[self.size :]
         tally, self._tally, self._rounds = self._tally, Tally(), 0
         if len(taken) < self.size:
             said = f"dynamic sampling: {len(taken)} of {self.size} groups after {tally.refills} refills"
@@ -203,7 +205,7 @@ class GroupBuffer(Generic[Group]):
         return taken, tally
 
     def state(self) -> dict[str, Any]:
-        """Held groups with versions, and the counts; JSON where the groups are."""
+        """Held groups with versions and tokens, and the counts; JSON where the groups are."""
         return {
             "held": [list(held) for held in self._held],
             "rounds": self._rounds,
@@ -212,5 +214,5 @@ class GroupBuffer(Generic[Group]):
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        self._held = [(version, group) for version, group in state["held"]]
+        self._held = [(version, tokens, group) for version, tokens, group in state["held"]]
         self._rounds, self._tally = state["rounds"], Tally(**state["tally"])

@@ -34,9 +34,7 @@ def kl_estimate(kind: str, logp: Tensor, logp_ref: Tensor, logp_old: Tensor | No
     policy far below its reference is still pulled back, by a finite gradient.
     """
     if kind not in KL_KINDS or (kind == "rho_k3" and logp_old is None):
-        raise RecipeError(
-            f"kl: no estimate {kind!r} here; kinds: {', '.join(KL_KINDS)}; rho_k3 needs logp_old."
-        )
+        raise RecipeError(f"kl: no estimate {kind!r} here; kinds: {', '.join(KL_KINDS)}; rho_k3 needs logp_old.")
     d = logp_ref.detach() - logp
     if kind == "k1":
         return -d

@@ -31,9 +31,7 @@ def token_entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return -(logp.exp() * logp).sum(-1)
 
 
-def hidden_logprobs(
-    hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float = 1.0
-) -> tuple[Tensor, Tensor]:
+def hidden_logprobs(hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies from the last hidden state, the logits never whole.
 
     Equal to `token_logprobs` and `token_entropy` of `hidden @ weight.T`, in chunks of rows, recomputed in the
@@ -66,9 +64,7 @@ class _HeadLogprobs(torch.autograd.Function):
     """With z = logits/T, p = softmax(z): d logp/dz = onehot - p, d entropy/dz = -p (log p + entropy)."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         logp, entropy = (torch.empty(len(ids), dtype=torch.float32, device=ids.device) for _ in range(2))
         for rows in _chunks(len(ids), len(weight)):
             z = _logits(hidden[rows], weight, temperature)

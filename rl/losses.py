@@ -194,9 +194,7 @@ def policy_loss(
         objective = replace(objective, value=objective.value * weights.detach())
     denominator, how = denominator or Denominator.count(mask), aggregation or rule.aggregation
     value = -_reduce(rule, objective.value, mask, how, denominator, max_length)
-    metrics = _metrics(rule, objective, logp, logp_old, mask, weights, denominator) | {
-        "policy_loss": value.detach()
-    }
+    metrics = _metrics(rule, objective, logp, logp_old, mask, weights, denominator) | {"policy_loss": value.detach()}
     if logp_ref is not None:
         estimate = kl_estimate(kl, logp, logp_ref.masked_fill(~mask, 0.0), logp_old)
         rows = (advantage != 0).any(-1) if kl_rows is None else kl_rows.bool()
@@ -220,13 +218,9 @@ def check_clip(kind: str, clip_low: float | None, clip_high: float | None) -> tu
     if low is None or high is None:
         return 0.0, 0.0  # the kind does not clip
     if kind == "cispo" and high <= 0:
-        raise RecipeError(
-            f"cispo: clip_high={high} caps every weight at {1 + high:g}, at most 1; use about 4."
-        )
+        raise RecipeError(f"cispo: clip_high={high} caps every weight at {1 + high:g}, at most 1; use about 4.")
     if low < 0 or high < 0:
-        raise RecipeError(
-            f"{kind}: clip range -{low}/+{high} leaves out a ratio of 1; give both as positive numbers."
-        )
+        raise RecipeError(f"{kind}: clip range -{low}/+{high} leaves out a ratio of 1; give both as positive numbers.")
     if kind == "gspo" and max(low, high) > 0.05:
         said = f"gspo: a clip of {max(low, high):g} never acts on a length-normalised ratio"
         warnings.warn(said + "; the paper's is 3e-4/4e-4.", AssayWarning, stacklevel=3)
@@ -245,9 +239,7 @@ def _shaped(
     """The advantage as [N, 1] or [N, T], 0 where nothing is trained; ValueError where shapes do not fit."""
     n, t = logp.shape
     if logp_old.shape != logp.shape or mask.shape != logp.shape:
-        raise ValueError(
-            f"logp {(n, t)}, logp_old {tuple(logp_old.shape)}, mask {tuple(mask.shape)}: must be equal."
-        )
+        raise ValueError(f"logp {(n, t)}, logp_old {tuple(logp_old.shape)}, mask {tuple(mask.shape)}: must be equal.")
     advantage = advantage.detach()[:, None] if advantage.ndim == 1 else advantage.detach()
     widths = (1, t) if rule.level == "token" else (1,)
     for name, tensor in (("advantage", advantage), ("weights", weights)):

@@ -2,14 +2,15 @@
 
 Bytes follow from shapes: float32 weights, gradients and two moments of AdamW for what is trained. Activations are what
 autograd saves for a sample's forward pass, a token, times the tokens of a micro-batch. Seconds are those of two small
-samples, laid on a line: a sampler has a fixed cost and a cost a completion.
+samples, laid on a line: a sampler has a fixed cost and a cost a completion. Groups that dynamic sampling will drop are
+drawn too.
 """
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,28 +46,49 @@ class Plan:
 
 
 def make_plan(updater: Updater, maker: RolloutMaker) -> Plan:
-    """Sample an eighth and a quarter of a step with the present weights, take their gradients, and reckon the rest.
+    """Sample an eighth of a step twice and a quarter once with the present weights, take the gradients, and reckon.
 
-    Changes no weight; seeds are of a step that never comes. The engine's prefix cache must be emptied after it.
+    The first sample warms up what is slow once and shows the activations; the others are timed. Changes no weight;
+    seeds are of a step that never comes. The engine's prefix cache must be emptied after it.
     """
-    count, s = len(maker.ids), maker.recipe.sampling
-    sizes = [max(1, s.prompts // 8), max(2, s.prompts // 4)]
-    seconds, groups = [], []
-    for round_, size in enumerate(sizes):
-        began = time.perf_counter()
-        groups = maker.groups([i % count for i in range(size)], -1, round_)
-        with saved_bytes(updater.model) as saved:
-            updater.gradient(groups)
-        seconds.append(time.perf_counter() - began)
-    rate = max(0.0, (seconds[1] - seconds[0]) / (sizes[1] - sizes[0]))
+    s = maker.recipe.sampling
+    sizes = [max(1, s.prompts // 8), max(1, s.prompts // 8), max(2, s.prompts // 4)]
+    with saved_bytes(updater.model) as saved:
+        groups, _ = _sampled(updater, maker, sizes[0], 0)
+    activations = saved.most * _filled(updater, groups, s.prompts / sizes[0])
+    timed = [_sampled(updater, maker, size, round_) for round_, size in enumerate(sizes[1:], 1)]
+    groups, drawn = timed[-1][0], s.prompts / _kept(updater, [g for part, _ in timed for g in part])
+    sampling, updating = zip(*(seconds for _, seconds in timed))
     return Plan(
         **static_bytes(updater),
         kv_cache=_kv_cache(updater.model.config, groups, maker),
         logits_peak=_logits(updater),
-        activations=saved.most * _filled(updater, groups, s.prompts / sizes[1]),
-        tokens_per_step=sum(g.tokens for g in groups) / sizes[1] * s.prompts,
-        seconds_per_step=seconds[1] + rate * (s.prompts - sizes[1]),
+        activations=activations,
+        tokens_per_step=sum(g.tokens for g in groups) / sizes[-1] * drawn,
+        seconds_per_step=_at(drawn, sizes[1:], sampling) + _at(s.prompts, sizes[1:], updating),
     )
+
+
+def _sampled(updater: Updater, maker: RolloutMaker, size: int, round_: int) -> tuple[list[Group], tuple[float, float]]:
+    """Groups, and the seconds of sampling them and of their gradient."""
+    began = time.perf_counter()
+    groups = maker.groups([i % len(maker.ids) for i in range(size)], -1, round_)
+    sampled = time.perf_counter()
+    updater.gradient(groups)
+    return groups, (sampled - began, time.perf_counter() - sampled)
+
+
+def _kept(updater: Updater, groups: list[Group]) -> float:
+    """The share of drawn groups that a step trains on."""
+    if not updater.preset.dynamic_sampling:
+        return 1.0
+    return max(0.25, sum(len({s.reward for s in g.samples}) > 1 for g in groups) / len(groups))
+
+
+def _at(size: float, sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Seconds for `size` groups on the line through two measurements."""
+    rate = max(0.0, (seconds[1] - seconds[0]) / max(1, sizes[1] - sizes[0]))
+    return seconds[1] + rate * (size - sizes[1])
 
 
 def static_bytes(updater: Updater) -> dict[str, float]:

@@ -87,15 +87,11 @@ PRESETS: dict[str, Preset] = {
 def preset(name: str, **changes: Any) -> Preset:
     """The preset `name` with some fields changed; RecipeError where a name or a value cannot be meant."""
     if name not in PRESETS:
-        raise RecipeError(
-            f"algorithm: {name!r} is unknown{_nearest(name, PRESETS)}; presets: {', '.join(PRESETS)}."
-        )
+        raise RecipeError(f"algorithm: {name!r} is unknown{_nearest(name, PRESETS)}; presets: {', '.join(PRESETS)}.")
     known = [field.name for field in fields(Preset) if field.name != "name"]
     for key in changes:
         if key not in known:
-            raise RecipeError(
-                f"algorithm {name}: no key {key!r}{_nearest(key, known)}; keys: {', '.join(known)}."
-            )
+            raise RecipeError(f"algorithm {name}: no key {key!r}{_nearest(key, known)}; keys: {', '.join(known)}.")
     changed = replace(PRESETS[name], **changes)
     _check(changed)
     return changed
@@ -120,9 +116,7 @@ def _check(one: Preset) -> None:
         found = getattr(one, key)
         if found not in values:
             near = _nearest(str(found), values)
-            raise RecipeError(
-                f"algorithm {one.name}: {key} = {found!r}{near}; choose one of {', '.join(values)}."
-            )
+            raise RecipeError(f"algorithm {one.name}: {key} = {found!r}{near}; choose one of {', '.join(values)}.")
     check_clip(one.loss, one.clip_low, one.clip_high)
     _check_kl(one)
     if LOSSES[one.loss].level != "token" and (one.correction == "token" or one.advantage == "gae"):
@@ -137,9 +131,7 @@ def _check_kl(one: Preset) -> None:
     if one.kl_place == "reward" and one.kl != "k1":
         fault = f"kl = {one.kl!r} in the reward; the estimate there is 'k1', which is unbiased."
     if one.kl_place == "loss" and one.kl == "k1":
-        fault = (
-            "kl = 'k1' in the loss has no gradient on average; use k2, k3 or rho_k3, or kl_place = 'reward'."
-        )
+        fault = "kl = 'k1' in the loss has no gradient on average; use k2, k3 or rho_k3, or kl_place = 'reward'."
     if one.kl_place == "none" and one.beta:
         fault = f"beta = {one.beta} with kl_place = 'none'; set kl_place to 'loss' or 'reward', or beta to 0."
     if fault:

@@ -37,8 +37,9 @@ def first() -> bool:
 
 @contextmanager
 def group() -> Iterator[None]:
-    """The process group that `torchrun` asks for (NCCL on GPUs, else gloo), ended at the end; else nothing."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    """The process group that `torchrun` asks for (NCCL on GPUs, else gloo), ended at the end; else, or within one,
+    nothing."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not alone():
         yield
         return
     if torch.cuda.is_available():

@@ -28,12 +28,19 @@ class Sampling(Section):
     """Of the sampler; the trainer's log-probabilities use the same."""
     max_tokens: Count = 1024
     """Longest completion."""
+    step_tokens: Count | None = None
+    """The most that a step samples of one completion; the next step's weights go on with it (Kimi's partial
+    rollouts), each token keeps the log-probability it was sampled with, and its group is as old as its first."""
     instruction: str | None = "Put your final answer within \\boxed{}."
     """Appended to every problem."""
     mode: Literal["think", "direct"] = "think"
     """Thinking or direct prompts."""
     max_refills: Annotated[int, Field(ge=0)] = 4
     """Further rounds of sampling in a step whose groups were all right or all wrong."""
+    overlap: bool = False
+    """Sample the next step while this one trains, in a process of its own: every step is one update off-policy."""
+    max_staleness: Annotated[int, Field(ge=0)] = 1
+    """Updates between a group's sampling and its own; surplus groups beyond it are dropped and counted."""
 
 
 class Optimizer(Section):
@@ -70,6 +77,10 @@ class Rewards(Section):
     """Tokens before the limit over which the penalty rises."""
     repetition: float = 0.0
     """Share of repeated 4-grams, negative."""
+    language: float = 0.0
+    """Share of the thought's words in the problem's language."""
+    language_detector: Literal["script", "lingua"] = "script"
+    """By letters alone, or also between languages of one script (ten seconds and 0.9 GB)."""
     control: Literal["none", "random", "inverted"] = "none"
     """Replace the reward by chance or its opposite: a run that must not gain."""
 
@@ -140,7 +151,10 @@ class Reference(Section):
 
 
 class Engine(Section):
-    """The sampler, in this process."""
+    """The sampler: in this process, or in one of its own (`sampling.overlap`, `devices`, several ranks)."""
+
+    devices: str = ""
+    """GPUs of a sampler in a process of its own, as in `CUDA_VISIBLE_DEVICES`; empty shares the trainer's."""
 
     max_model_len: Count = 4096
     """Tokens of prompt and completion together."""
@@ -196,6 +210,8 @@ class TrainRecipe(Section):
         if self.lora.rank and self.reference.reset_every:
             raise ValueError("reference.reset_every needs a reference of its own, and with lora it is the base; set 0")
         self.preset()
+        if self.sampling.overlap and not self.sampling.max_staleness:
+            raise ValueError("sampling.overlap trains on groups one update old; sampling.max_staleness = 0 drops them")
         if self.sampling.max_tokens >= self.engine.max_model_len:
             raise ValueError("sampling.max_tokens leaves no room for a prompt in engine.max_model_len")
         return self

@@ -92,9 +92,7 @@ def kimi_length(
     """
     size, right = np.asarray(lengths, dtype=np.float64), np.asarray(correct, dtype=bool)
     if size.shape != right.shape or size.ndim != 1 or group_size < 1 or len(size) % group_size:
-        raise ValueError(
-            f"kimi_length: shapes {size.shape}, {right.shape} are not whole groups of {group_size}."
-        )
+        raise ValueError(f"kimi_length: shapes {size.shape}, {right.shape} are not whole groups of {group_size}.")
     if step < warmup_steps:
         return np.zeros(len(size))
     groups = size.reshape(-1, group_size)

@@ -1,45 +1,42 @@
-"""The trainer: sample, grade, update, sync; one process, one device, every number in the store.
+"""The trainer: sample, grade, update, sync; every number in the store.
 
 One step: draw problems by the curriculum, sample a group of completions of each with the present weights, grade them,
 drop the groups without a gradient and refill, compute advantages, update, and hand the new weights to the sampler.
+With `sampling.overlap` a thread does the first half for the next step, in an engine of its own process, while this one
+updates; both are done before the weights are handed over, so which weights made what does not depend on the timing.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
-from torch import Tensor
 
 from assay.pipelines.engines import Engine
 from assay.pipelines.errors import EngineError, SourceError
-from assay.pipelines.store import SCHEMAS, Store
+from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 from assay.rl import ranks
 from assay.rl.alarms import Alarms
 from assay.rl.audit import audit
 from assay.rl.checkpoint import latest_checkpoint, load_state, save_checkpoint
 from assay.rl.clock import Clock
-from assay.rl.curriculum import Curriculum, GroupBuffer, Tally
+from assay.rl.curriculum import Curriculum, GroupBuffer
 from assay.rl.plan import Plan, compared, make_plan, measured
 from assay.rl.recipe import TrainRecipe
-from assay.rl.rollouts import Group, RolloutMaker
-from assay.rl.rows import Estimate
+from assay.rl.record import Batch, Recorder, rollout_metrics
+from assay.rl.rollouts import Draft, Group, RolloutMaker
 from assay.rl.update import Updater
 
 __all__ = ["Trainer", "TrainingResult"]
 
 RATIO_TOLERANCE = 1e-2
-PARTS = ("accuracy", "format", "length", "overlong", "repetition")
-MAX_STALENESS = 1  # steps that a surplus group may wait
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -88,7 +85,7 @@ class Trainer:
         if problems.is_empty():
             raise SourceError(f"{recipe.store}: snapshot {recipe.snapshot} holds no problems; refresh it first.")
         self.recipe, self.preset, self.model, self.engine = recipe, recipe.preset(), model, engine
-        self.store, self.folder, self.on_step, self.run = store, folder, on_step, folder.name
+        self.folder, self.on_step, self.run = folder, on_step, folder.name
         self.say, self.alarms = say, Alarms()
         self.clock = Clock()
         self.maker = RolloutMaker(engine, verifier, problems, recipe, self.preset, self.clock)
@@ -108,33 +105,39 @@ class Trainer:
         )
         self.updater = Updater(model, recipe, self.preset, self.clock)
         self.step, self.tokens, self.first_ratio_error, self.keep_rate = 0, 0, float("nan"), 1.0
-        self._sampled, self._groups = 0, list[Group]()
-        self._rows: dict[str, list[pl.DataFrame]] = {"steps": [], "rollouts": []}
+        self.recorder = Recorder(store, folder, recipe, self.maker.texts)
+        self._ahead: Batch | None = None
+        self._thread = ThreadPoolExecutor(1)
 
     def train(self) -> TrainingResult:
         """Run to `recipe.steps`, from the last checkpoint under `folder` where there is one."""
         self._resume()
-        self._record_run()
+        self.recorder.begin()
         plan = self._plan() if self.say and ranks.alone() else None
-        began, first = time.perf_counter(), self.step
+        began, first, tokens = time.perf_counter(), self.step, self.tokens
+        groups: list[Group] = []
         while not self._done:
-            self._one_step()
+            groups = self._one_step()
             if self.step % self.recipe.checkpoint_every == 0 or self._done:
                 self._save()
-        self._flush()
+        self.recorder.flush()
         seconds, done = time.perf_counter() - began, max(1, self.step - first)
-        if plan and self.say and self._groups:
-            actual = measured(self.updater, self._groups, self.maker, seconds / done, self._sampled / done)
+        if plan and self.say and groups:
+            actual = measured(self.updater, groups, self.maker, seconds / done, (self.tokens - tokens) / done)
             self.say("planned and measured\n" + compared(plan, actual))
-        return self._result(seconds)
+        return self._result(seconds, self.tokens - tokens)
 
     @property
     def _done(self) -> bool:
-        return self.step >= self.recipe.steps or self.tokens >= (self.recipe.max_sampled_tokens or math.inf)
+        return self._ends(self.step)
+
+    def _ends(self, step: int) -> bool:
+        return step >= self.recipe.steps or self.tokens >= (self.recipe.max_sampled_tokens or math.inf)
 
     def _plan(self) -> Plan:
         """Sampled anew at every start; the sampler's prefixes are forgotten after it, so a resumed run stays exact."""
-        plan = make_plan(self.updater, self.maker)
+        with self.maker.whole():
+            plan = make_plan(self.updater, self.maker)
         if self.say:
             self.say(f"plan of a step\n{plan}")
         self.maker.take_tokens()
@@ -142,27 +145,36 @@ class Trainer:
         self._sync()
         return plan
 
-    def _one_step(self) -> None:
+    def _one_step(self) -> list[Group]:
         began, busy = time.perf_counter(), self.engine.busy_seconds
-        groups, tally = self._rollouts()
-        estimate = self.updater.estimate(groups)
-        metrics = self.updater.update(groups, estimate, self.step)
+        batch = self._ahead or self._rollouts(self.step, self.step)
+        self.tokens += batch.tokens
+        ahead = self._begin_next()
+        estimate = self.updater.estimate(batch.groups)
+        metrics = self.updater.update(batch.groups, estimate, self.step)
+        with self.clock("wait"):
+            self._ahead = None if ahead is None else ahead.result()
         self.step += 1
         self._sync()
         self._check_agreement(metrics["ratio_error"])
         self.clock.add("engine", self.engine.busy_seconds - busy)
         with self.clock("log"):
-            metrics |= _rollout_metrics(groups, estimate, tally) | self._audit(groups)
+            metrics |= rollout_metrics(batch, estimate, self.step - 1) | self._audit(batch.groups)
             metrics["problems_open"] = self.curriculum.open_buckets
-            lap = self.clock.lap()
-            sampled = self.maker.take_tokens()
-            self.tokens, self._sampled, self._groups = self.tokens + sampled, self._sampled + sampled, groups
-            metrics |= {f"seconds_{k}": v for k, v in lap.items()}
-            metrics["tokens_per_second"] = sampled / (time.perf_counter() - began)
-            self._log(groups, estimate.completion, metrics)
+            metrics |= {f"seconds_{k}": v for k, v in self.clock.lap().items()}
+            metrics["tokens_per_second"] = batch.tokens / (time.perf_counter() - began)
+            self.recorder.step(self.step, batch.groups, estimate, metrics)
             self._watch(metrics)
         if self.on_step:
             self.on_step(self.step, metrics)
+        return batch.groups
+
+    def _begin_next(self) -> Future[Batch] | None:
+        """The next step's rollouts by the present weights, begun; None where nothing overlaps or no step follows."""
+        last = self._ends(self.step + 1)
+        if last or not self.recipe.sampling.overlap:
+            return None
+        return self._thread.submit(self._rollouts, self.step + 1, self.step)
 
     def _audit(self, groups: list[Group]) -> dict[str, float]:
         samples = [(self.maker.golds[g.index].answer, s.text, s.status) for g in groups for s in g.samples]
@@ -186,33 +198,37 @@ class Trainer:
                 "tensor that the sync leaves out, and go on from the last checkpoint."
             )
 
-    def _rollouts(self) -> tuple[list[Group], Tally]:
-        """Sample until the step is full; what is too much waits for the next step, and is dropped after that.
+    def _rollouts(self, step: int, version: int) -> Batch:
+        """Sample by the weights of `version` until `step` is full; what is too much waits for the next step, and is
+        dropped when it is too old.
 
         A round asks for as many groups as will do at the share that was kept lately: a second round is a small batch,
         and takes the engine nearly as long as the first.
         """
-        self.buffer.discard_older(self.step - MAX_STALENESS)
+        s = self.recipe.sampling
+        self.buffer.discard_older(step - s.max_staleness)
+        self.buffer.count_stale([draft.tokens for draft in self.maker.drop_drafts(step - s.max_staleness)])
         round_ = 0
         while wants := self.buffer.wants:
-            count = min(math.ceil(wants / self.keep_rate), 2 * self.recipe.sampling.prompts)
-            indices = self.curriculum.sample(count)
-            groups = self.maker.groups(indices, self.step, round_)
-            self.curriculum.update(indices, [g.success for g in groups])
+            new = wants if round_ else max(0, wants - len(self.maker.drafts))
+            indices = self.curriculum.sample(min(math.ceil(new / self.keep_rate), 2 * s.prompts))
+            groups = self.maker.groups(indices, step, round_, version)
+            self.curriculum.update([g.index for g in groups], [g.success for g in groups])
             kept = [
-                self.buffer.offer(g, [s.reward for s in g.samples], version=self.step, tokens=g.tokens) for g in groups
+                self.buffer.offer(g, [s.reward for s in g.samples], version=g.version, tokens=g.tokens) for g in groups
             ]
             self.buffer.end_round()
-            self.keep_rate = min(1.0, max(0.25, 0.8 * self.keep_rate + 0.2 * sum(kept) / count))
+            if kept:
+                self.keep_rate = min(1.0, max(0.25, 0.8 * self.keep_rate + 0.2 * sum(kept) / len(kept)))
             round_ += 1
-        return self.buffer.take()
+        return Batch(*self.buffer.take(), self.maker.take_tokens())
 
     def _sync(self) -> None:
         with self.clock("sync"):
             self.engine.load_weights(self.updater.weights().items(), f"{self.run}@{self.step}")
 
     def _save(self) -> None:
-        self._flush()
+        self.recorder.flush()
         state = {
             "step": self.step,
             "tokens": self.tokens,
@@ -221,6 +237,8 @@ class Trainer:
             "updater": self.updater.state(),
             "curriculum": self.curriculum.state(),
             "buffer": self._buffer_state(),
+            "ahead": self._ahead and self._ahead.json(),
+            "drafts": [draft.json() for draft in self.maker.drafts],
             "alarms": self.alarms.state(),
         }
         folder = self.folder / "checkpoints" / f"step-{self.step}"
@@ -228,7 +246,7 @@ class Trainer:
 
     def _buffer_state(self) -> dict[str, Any]:
         state = self.buffer.state()
-        return {**state, "held": [[version, group.json()] for version, group in state["held"]]}
+        return {**state, "held": [[*about, group.json()] for *about, group in state["held"]]}
 
     def _resume(self) -> None:
         found = latest_checkpoint(self.folder / "checkpoints")
@@ -240,102 +258,22 @@ class Trainer:
         self.updater.load(found)
         self.curriculum.load(state["curriculum"])
         self.alarms.load(state["alarms"])
-        held = [(version, Group.of(group)) for version, group in state["buffer"]["held"]]
+        held = [(*about, Group.of(group)) for *about, group in state["buffer"]["held"]]
         self.buffer.load({**state["buffer"], "held": held})
+        self._ahead = state["ahead"] and Batch.of(state["ahead"])
+        self.maker.drafts = [Draft.of(draft) for draft in state["drafts"]]
         self._sync()
 
-    def _record_run(self) -> None:
-        row = {
-            "run": self.run,
-            "kind": "train",
-            "config": self.recipe.model_dump_json(),
-            "model": self.recipe.model,
-            "time": datetime.now(UTC).replace(tzinfo=None),
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "config.json").write_text(json.dumps(json.loads(row["config"]), indent=1))  # type: ignore[arg-type]
-        self.store.append("runs", pl.DataFrame([row], schema=SCHEMAS["runs"]))
-
-    def _log(self, groups: list[Group], batch: Tensor, metrics: dict[str, float]) -> None:
-        steps = {
-            "run": self.run,
-            "step": self.step,
-            "metric": list(metrics),
-            "value": list(map(float, metrics.values())),
-        }
-        self._rows["steps"].append(pl.DataFrame(steps, schema=SCHEMAS["steps"]))
-        size = self.recipe.sampling.group_size
-        rows = [
-            self._rollout_row(g, i, float(batch[k * size + i]))
-            for k, g in enumerate(groups)
-            for i in range(len(g.samples))
-        ]
-        self._rows["rollouts"].append(pl.DataFrame(rows, schema=SCHEMAS["rollouts"]))
-        if self.step % 10 == 0:
-            self._flush()
-
-    def _rollout_row(self, group: Group, i: int, advantage: float) -> dict[str, Any]:
-        s = group.samples[i]
-        return {
-            "run": self.run,
-            "step": self.step,
-            "problem_id": group.problem_id,
-            "sample": i,
-            "prompt": self.maker.texts[group.index],
-            "completion": s.text,
-            "reward": s.reward,
-            "advantage": advantage,
-            "status": s.status,
-            "tokens": len(s.token_ids),
-            "truncated": s.truncated,
-            "weights_version": group.version,
-        }
-
-    def _flush(self) -> None:
-        for table, frames in self._rows.items():
-            if frames:
-                self.store.append(table, pl.concat(frames))
-        self._rows = {"steps": [], "rollouts": []}
-
-    def _result(self, seconds: float) -> TrainingResult:
+    def _result(self, seconds: float, tokens: int) -> TrainingResult:
         total = dict(self.clock.total)
-        inside = total.get("engine", 0.0) + total.get("torch", 0.0)
+        busy = total.get("engine", 0.0), total.get("torch", 0.0)
+        inside = max(busy) if self.recipe.sampling.overlap else sum(busy)
         return TrainingResult(
             self.run,
             self.folder / "checkpoints" / f"step-{self.step}",
             self.step,
             self.first_ratio_error,
-            self.tokens / seconds if seconds else 0.0,
+            tokens / seconds if seconds else 0.0,
             1 - inside / seconds if seconds else 0.0,
             total,
         )
-
-
-def _rollout_metrics(groups: list[Group], estimate: Estimate, tally: Tally) -> dict[str, float]:
-    samples = [s for g in groups for s in g.samples]
-    newest = max((g.version for g in groups), default=0)
-    n = max(1, len(samples))
-    rewards = [s.reward for s in samples if s.reward == s.reward]
-    lengths = {status: [len(s.token_ids) for s in samples if s.status == status] for status in ("correct", "wrong")}
-    spread = [torch.tensor([s.reward for s in g.samples]).nan_to_num(0.0).std(correction=0) for g in groups]
-    return {
-        "reward": sum(rewards) / max(1, len(rewards)),
-        "success": sum(s.status == "correct" for s in samples) / n,
-        "group_std": float(torch.stack(spread).mean()) if spread else 0.0,
-        "zero_std_share": tally.constant / max(1, tally.offered)
-        if tally.constant
-        else 1 - float(estimate.live.float().mean())
-        if groups
-        else 1.0,
-        "truncated_share": sum(s.truncated for s in samples) / n,
-        "unverifiable_share": sum(s.status in ("unverifiable", "timeout") for s in samples) / n,
-        "length": sum(len(s.token_ids) for s in samples) / n,
-        **{f"length_{k}": sum(v) / len(v) for k, v in lengths.items() if v},
-        **{f"reward_{part}": sum(v for s in samples if (v := s.parts[part]) == v) / n for part in PARTS if samples},
-        "groups": len(groups),
-        "groups_dropped": tally.constant + tally.unverified,
-        "refills": tally.refills,
-        "wasted_tokens": tally.wasted_tokens,
-        "stale_groups": tally.stale,
-        "waited_share": sum(g.version < newest for g in groups) / max(1, len(groups)),
-    }

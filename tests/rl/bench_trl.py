@@ -111,7 +111,7 @@ def main() -> None:
                 own = ours(Path(folder) / "ours", pool, verifier).speed()
             ratios.append((own[0] / trl[0], own[1] / trl[1]))
             print(f"round {i}: ours {own[0]:,.0f} tokens/s, {own[2]:,.0f} a step; TRL {trl[0]:,.0f}, {trl[2]:,.0f}; "
-                  f"{ratios[-1][0]:.2f} times by wall time, {ratios[-1][1]:.2f} by processor time", flush=True)  # fmt: skip
+                  f"{ratios[-1][0]:.2f} times by wall time, {ratios[-1][1]:.2f} by processor", flush=True)  # fmt: skip
     wall, processor = (statistics.median(r) for r in zip(*ratios))
     print(f"median of {rounds}: {wall:.2f} times TRL's tokens/s by wall time, {processor:.2f} by processor time")
 

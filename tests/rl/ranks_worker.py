@@ -1,6 +1,6 @@
 """Run by test_ranks.py, also under torchrun: `ranks_worker.py OUT` trains on made-up groups and writes the outcome.
 
-Rank 0 leads and writes, the others follow.
+Rank 0 leads and writes, the others follow. Then `assay train OUT/train.toml` in the same processes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import make_groups, make_recipe, tiny_model
 
+from assay.flows.cli import app
 from assay.flows.reasoner import build_tokenizer
 from assay.rl import ranks
 from assay.rl.checkpoint import save_checkpoint
@@ -60,3 +61,4 @@ if __name__ == "__main__":
         else:
             for algorithm in ALGORITHMS:
                 ranks.follow(probe(algorithm)[0])
+        app(["train", str(out / "train.toml"), "--set", "name=two"], standalone_mode=False)

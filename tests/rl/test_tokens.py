@@ -18,6 +18,7 @@ from assay.pipelines.engines import Completion, ReplayEngine
 from assay.pipelines.prompts import render
 from assay.pipelines.verify import Verifier
 from assay.rl.batches import Example, completion_logprobs, micro_batches
+from assay.rl.checkpoint import load_model
 from assay.rl.recipe import TrainRecipe
 from assay.rl.rollouts import RolloutMaker
 
@@ -30,11 +31,11 @@ def verifier() -> Iterator[Verifier]:
         yield verifier
 
 
-def maker(engine: Any, verifier: Verifier) -> RolloutMaker:
-    recipe = TrainRecipe.model_validate(
-        {"name": "t", "model": "m", "store": "s", "sampling": {"group_size": 3, "max_tokens": 48, "instruction": ""}}
-    )
-    return RolloutMaker(engine, verifier, PROBLEMS, recipe, recipe.preset(), lambda _: nullcontext())
+def maker(engine: Any, verifier: Verifier, problems: pl.DataFrame = PROBLEMS, step_tokens: int | None = None,
+          **more: Any) -> RolloutMaker:  # fmt: skip
+    size = {"group_size": 3, "max_tokens": 48, "instruction": "", "step_tokens": step_tokens}
+    recipe = TrainRecipe.model_validate({"name": "t", "model": "m", "store": "s", "sampling": size, **more})
+    return RolloutMaker(engine, verifier, problems, recipe, recipe.preset(), lambda _: nullcontext())
 
 
 def test_pad_equals_end_and_cut_completions(tiny: Any) -> None:
@@ -114,6 +115,38 @@ def test_an_id_beyond_the_tokenizer_has_no_verdict(verifier: Verifier) -> None:
     groups = maker(ReplayEngine(done, tokenizer, "recorded"), verifier).groups([0], 0, 0)
     assert [s.status for s in groups[0].samples] == ["correct", "unverifiable", "correct"]
     assert groups[0].samples[1].reward != groups[0].samples[1].reward
+
+
+def test_a_cut_completion_goes_on_where_it_stopped(pool: EnginePool, reasoner: Path, verifier: Verifier) -> None:
+    """Nine tokens a step: whole at the end, every token with the probability that the whole text before it gives."""
+    engine, model = pool.get(str(reasoner)), load_model(reasoner)
+    made = maker(engine, verifier, step_tokens=9)
+    found = [made.groups([0, 1] if step == 0 else [], step, 0) for step in range(6)]
+    assert found[0] == []  # no thought is so short
+    groups = [g for step in found for g in step]
+    assert sorted(g.index for g in groups) == [0, 1]
+    assert made.drafts == []
+    assert all(g.version == 0 for g in groups)
+    samples = [s for g in groups for s in g.samples]
+    assert sum(len(s.token_ids) for s in samples) == made.take_tokens()
+    assert all(s.truncated == (s.token_ids[-1] != engine.tokenizer.eos_token_id) for s in samples)
+    assert all(len(s.token_ids) == 48 for s in samples if s.truncated)
+    for batch in micro_batches([e for g in groups for e in g.examples()], 10**6):
+        with torch.no_grad():
+            logp = completion_logprobs(model, batch)[0]
+        for row, mine in zip(batch.rows, logp):
+            assert mine[: len(samples[row].logprobs)].tolist() == pytest.approx(samples[row].logprobs, abs=1e-4)
+            assert samples[row].text == engine.tokenizer.decode(samples[row].token_ids, skip_special_tokens=True)
+
+
+def test_the_thought_is_rewarded_for_the_problems_language(verifier: Verifier) -> None:
+    texts = ["<think>然后</think>\\boxed{7}", "<think>then</think>\\boxed{7}", "<think>然 then</think>\\boxed{7}"]
+    done = [Completion(f"0.{j}", [5, 1], [-1.0] * 2, text, "stop", 0.0) for j, text in enumerate(texts)]
+    problems, engine = PROBLEMS.with_columns(language=pl.lit("zh")), ReplayEngine(done, build_tokenizer(), "recorded")
+    (group,) = maker(engine, verifier, problems, rewards={"language": 0.5}).groups([0], 0, 0)
+    assert [s.reward for s in group.samples] == [1.5, 1.0, 1.25]
+    (group,) = maker(engine, verifier, rewards={"language": 0.5}).groups([0], 0, 0)
+    assert [s.reward for s in group.samples] == [1.0, 1.5, 1.25]  # English when nothing is said
 
 
 def test_top_p_and_top_k_cannot_be_set() -> None:

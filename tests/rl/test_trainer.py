@@ -68,8 +68,9 @@ def recorded(store: Store, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         {"algorithm": "kimi", "optimizer": {"learning_rate": 1e-4, "updates_per_step": 2}},
         {"algorithm": "ppo"},
         {"lora": {"rank": 2}},
+        {"sampling": {"prompts": 4, "group_size": 4, "max_tokens": 64, "instruction": "", "step_tokens": 24}},
     ],
-    ids=["dr_grpo", "kimi", "ppo", "lora"],
+    ids=["dr_grpo", "kimi", "ppo", "lora", "partial rollouts"],
 )
 def test_a_resumed_run_is_bit_identical(
     pool: EnginePool, reasoner: Path, tmp_path: Path, changes: dict[str, Any]
@@ -201,6 +202,28 @@ def test_metrics_and_rollouts_are_recorded(pool: EnginePool, reasoner: Path, tmp
     assert rewards == pytest.approx(own.drop_nans().mean())
     assert result.share_outside < 0.5
     assert latest_checkpoint(tmp_path / "r" / "checkpoints") == result.checkpoint
+
+
+def test_partial_rollouts_are_trained_with_the_bound_and_every_token_is_accounted_for(
+    pool: EnginePool, reasoner: Path, tmp_path: Path
+) -> None:
+    """24 tokens a step, and a bound of one update: what needs three steps is dropped and counted."""
+    store, size = Store.open(tmp_path / "s", create=True), {"prompts": 4, "group_size": 4, "max_tokens": 64}
+    sampling = {**size, "instruction": "", "step_tokens": 24, "max_refills": 0}
+    made, engine = recipe(tmp_path / "s", reasoner, steps=6, sampling=sampling), pool.get(str(reasoner))
+    with Verifier(workers=1) as verifier:
+        trainer = Trainer(made, load_model(reasoner), engine, verifier, PROBLEMS, store, tmp_path / "r")
+        with pytest.warns(AssayWarning, match="groups after 0 refills"):
+            trainer.train()
+    rows = store.scan("rollouts").select("step", "weights_version", "tokens").collect()
+    age = rows["step"] - 1 - rows["weights_version"]
+    assert set(age) <= {0, 1}
+    assert age.filter(rows["tokens"] > 24).max() == 1
+    steps = store.scan("steps").collect().pivot("metric", index="step", values="value")
+    accounted = steps.select("trained_tokens", "wasted_tokens", "stale_tokens").sum().row(0)
+    left = sum(tokens for _, tokens, _ in trainer.buffer.state()["held"]) + sum(d.tokens for d in trainer.maker.drafts)
+    assert steps["stale_groups"].sum() > 0
+    assert sum(accounted) + left == steps["sampled_tokens"].sum()
 
 
 def test_a_random_reward_control_ignores_the_answers(pool: EnginePool, reasoner: Path, tmp_path: Path) -> None:
