@@ -210,9 +210,8 @@ class Refresh:
         if self.verifier is not None:
             short = pl.col("answer").str.len_chars() <= answers.longest_read(max_chars)
             golds = pool.filter(pl.col("kind") == "math", short)["answer"].unique()
-            faults = self.verifier.gold_faults(golds.to_list())
-            known = pl.DataFrame({"answer": golds, "gold_fault": faults}, schema_overrides={"gold_fault": pl.String})
-            pool = pool.join(known, on="answer", how="left", maintain_order="left")
+            faults = parsed.gold_faults(self.store, self.verifier, golds)
+            pool = pool.join(faults, on="answer", how="left", maintain_order="left")
         return answers.decide(pool, max_chars)
 
     def _duplicates(self) -> pl.DataFrame:

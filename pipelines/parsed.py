@@ -1,4 +1,4 @@
-"""Sources as they were parsed: a file that has not changed is read once for a store, not at every refresh."""
+"""Sources and golds as they were read: what has not changed is read once for a store, not at every refresh."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import polars as pl
 from assay.pipelines import rows, sources
 from assay.pipelines.recipe import Source
 from assay.pipelines.store import Store
+from assay.pipelines.verify import Verifier
 
-__all__ = ["read"]
+__all__ = ["gold_faults", "read"]
 
 
 def read(store: Store, source: Source) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -35,6 +36,24 @@ def read(store: Store, source: Source) -> tuple[pl.DataFrame, pl.DataFrame]:
     temporary = mark.with_suffix(".tmp")
     temporary.write_text(json.dumps(state))
     temporary.replace(mark)
+    return read
+
+
+def gold_faults(store: Store, verifier: Verifier, golds: pl.Series) -> pl.DataFrame:
+    """`answer, gold_fault` of these distinct golds and more; each is read once by a verifier of this name.
+
+    One whose reading passed the deadline is read again the next time.
+    """
+    file = store.path / "parsed" / f"golds-{hashlib.sha256(verifier.name.encode()).hexdigest()[:16]}.parquet"
+    schema = {"answer": pl.String, "gold_fault": pl.String}
+    known = pl.read_parquet(file) if file.exists() else pl.DataFrame(schema=schema)
+    new = golds.filter(~golds.is_in(known["answer"].implode()))
+    read = pl.concat([known, pl.DataFrame([new, pl.Series(verifier.gold_faults(new.to_list()))], schema=schema)])
+    if len(new):
+        file.parent.mkdir(exist_ok=True)
+        lasting = ~pl.col("gold_fault").str.contains("deadline").fill_null(False)
+        read.filter(lasting).write_parquet(file.with_suffix(".tmp"))
+        file.with_suffix(".tmp").replace(file)
     return read
 
 

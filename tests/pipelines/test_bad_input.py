@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from small_ladder import NAMES, Tokenizer
 
 from assay.pipelines.curation import refresh
 from assay.pipelines.engines import Completion, Request
@@ -37,24 +38,12 @@ path = "coin"
 diversity = "words"
 balance = "domain and bucket"
 """
-NAMES = ("Ada", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo")
 STRANGE = [
     None, True, 7, -1.5, 1e308, [], {}, [None], [[None, [None]]], {"q": {"q": None}}, "", " ", "\x00", "\x1b[31m", "7",
     "\ud800", "a\udfffb", "\u202e123", "\ufeff", "\u0000\u0001\u0002", "NaN", "null", "1" * 5_000, "𝟙𝟚" * 50, "é" * 300,
     "(A) (B) (C)", "$" * 999, "\\frac{" * 200, "{" * 2_000, "①②③", "如图", "\n" * 3_000, ["A", None],
     {"A": "1", "B": None},
 ]  # fmt: skip
-
-
-class Tokenizer:
-    chat_template = "{{ messages }}{{ enable_thinking }}"
-    name_or_path = "characters"
-
-    def apply_chat_template(self, messages: list[dict[str, str]], enable_thinking: bool, **_: object) -> str:
-        return messages[0]["content"] + ("" if enable_thinking else "<direct>")
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return [ord(letter) for letter in text]
 
 
 class Coin:

@@ -1,136 +1,18 @@
 """The ladder over real stores and files: what goes in, what stays, what is recorded, and what is never paid twice."""
 
-import itertools
 import json
-import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from small_ladder import RECIPE, Oracle, kept, numbers, recipe, rejected, row, store_of, text, write
 
-from assay.flows import bench
-from assay.pipelines import curation, ledger, review, sources
+from assay.pipelines import curation, ledger, sources
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import Refresh, back_scan, refresh
-from assay.pipelines.engines import Completion, Request
-from assay.pipelines.errors import EngineError, RecipeError, SourceError, StoreError
-from assay.pipelines.judge import verdict_of
+from assay.pipelines.errors import EngineError, SourceError, StoreError
 from assay.pipelines.recipe import RefreshRecipe, load
-from assay.pipelines.store import SCHEMAS, Store
-from assay.pipelines.verify import Verifier
-
-RECIPE = """
-name = "tiny"
-store = "store"
-ladder = {ladder}
-[[sources]]
-name = "sums"
-path = "sums.jsonl"
-problem = "q"
-answer = "a"
-license = "MIT"
-[[benchmarks]]
-name = "bench"
-path = "bench.jsonl"
-problem = "q"
-[model]
-path = "m"
-engine = "replay"
-"""
-NAMES = ("Ada", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo")
-THINGS = ("apples", "marbles", "tickets", "coins")
-
-
-def text(n: int) -> str:
-    """Problem n: no two alike beyond their frame; its gold is 100 + n."""
-    who, what = NAMES[n % 10], THINGS[n % 4]
-    return f"On day {n * 7 + 3} {who} had {60 + n} {what} and a neighbour brought 40 {what} more. How many has {who}?"
-
-
-def row(n: int) -> dict[str, Any]:
-    return {"q": text(n), "a": str(100 + n)}
-
-
-class Tokenizer:
-    """Characters as tokens, and a template with a mark for direct mode."""
-
-    chat_template = "{{ messages }}{{ enable_thinking }}"
-    name_or_path = "characters"
-
-    def apply_chat_template(self, messages: list[dict[str, str]], enable_thinking: bool, **_: object) -> str:
-        return messages[0]["content"] + ("" if enable_thinking else "<direct>")
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return [ord(letter) for letter in text]
-
-
-class Oracle:
-    """An engine whose model is right in sample i of problem n with think mode iff i % 8 < skill[n]."""
-
-    name, fingerprint, max_model_len = "oracle", "oracle-1", 10_000
-    tokenizer: Any = Tokenizer()
-
-    def __init__(self, skill: dict[int, int], direct: Sequence[int] = (), silent: Sequence[int] = ()) -> None:
-        self.skill, self.direct, self.silent = skill, direct, silent
-        self.calls: list[str] = []
-        self.seen: dict[tuple[str, bool], int] = {}
-        self.wrong: Iterator[int] = itertools.repeat(7)
-
-    def stream(self, requests: Sequence[Request]) -> Iterator[Completion]:
-        yield from (self._answer(request) for request in requests)
-
-    def _answer(self, request: Request) -> Completion:
-        prompt = "".join(map(chr, request.prompt_ids))
-        match = re.search(r"had (\d+)", prompt)
-        assert match
-        n, direct = int(match[1]) - 60, prompt.endswith("<direct>")
-        self.calls.append(f"{n}{'d' if direct else ''}")
-        i = self.seen[n, direct] = self.seen.get((n, direct), -1) + 1  # type: ignore[index]
-        right = n in self.direct if direct else i % 8 < self.skill.get(n, 4)
-        if n in self.silent and not direct:
-            return Completion(request.key, [1], [0.0], "so far", "length", 0.1)
-        return Completion(request.key, [1], [0.0], f"\\boxed{{{100 + n if right else next(self.wrong)}}}", "stop", 0.1)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    write(tmp_path / "sums.jsonl", [row(n) for n in range(6)])
-    write(tmp_path / "bench.jsonl", [{"q": "Find the remainder when $17^{2024} + 5$ is divided by thirteen."}])
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    with Verifier(workers=1) as verifier:
-        yield verifier
-
-
-def write(path: Path, rows: list[Any]) -> None:
-    path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n")
-
-
-def recipe(place: Path, *ladder: str, sets: Sequence[str] = ()) -> RefreshRecipe:
-    (place / "recipe.toml").write_text(RECIPE.format(ladder=json.dumps(ladder)))
-    return load(place / "recipe.toml", RefreshRecipe, sets)
-
-
-def store_of(place: Path) -> Store:
-    return Store.open(place / "store", create=True)
-
-
-def kept(store: Store, name: str = "latest") -> pl.DataFrame:
-    return pl.read_parquet(snapshots.folder_of(store, snapshots.find(store, name)) / "data/train.parquet")
-
-
-def rejected(store: Store) -> dict[str, tuple[str, str]]:
-    rows = pl.read_parquet(snapshots.folder_of(store, snapshots.find(store)) / "rejected/train.parquet")
-    return {row["problem"]: (row["filter"], row["reason"]) for row in rows.to_dicts()}
-
-
-def numbers(frame: pl.DataFrame) -> set[int]:
-    return {int(answer) - 100 for answer in frame["answer"]}
+from assay.pipelines.store import SCHEMAS
 
 
 def test_the_whole_ladder(place, verifier):
@@ -354,49 +236,6 @@ def test_two_refreshes_of_one_store_do_not_mix(place):
         refresh(store, recipe(place, "format"))
 
 
-def test_a_review_repairs_confirms_and_drops_without_a_new_sample(place, verifier):
-    store, ladder = store_of(place), ("suspect_gold", "difficulty")
-    write(place / "sums.jsonl", [row(n) | ({"a": "999"} if n < 3 else {}) for n in range(6)])
-    engine = Oracle(dict.fromkeys(range(3), 8))
-    refresh(store, recipe(place, *ladder), engine=engine, verifier=verifier)
-    assert review.write(store) == (store.path / "review.toml", 3, 3)
-    items = {int(item.answers.split()[0]) - 100: item for item in review.queue(store)}
-    assert (items[0].gold, items[0].answers) == ("999", "100 x8")
-    assert '"100" in 8 of them' in items[0].evidence
-    file = review.file_of(store).read_text()
-    for n, verdict in enumerate(['"repair"\ngold = "100"', '"confirm"', '"drop"']):
-        head = f'id = "{items[n].id}"\n'
-        before, _, after = file.partition(head)
-        old = 'verdict = ""\ngold = "999"' if n == 0 else 'verdict = ""'
-        file = before + head + after.replace(old, f"verdict = {verdict}", 1)
-    review.file_of(store).write_text(file)
-    engine.calls.clear()
-    made = refresh(store, recipe(place, *ladder, sets=["difficulty.band=[0.2, 1.0]"]), engine=engine, verifier=verifier)
-    assert engine.calls == []
-    assert made.funnel.rows()[1] == ("review", 6, 5, '{"dropped_in_review": 1}')
-    golds = dict(kept(store).select("id", "answer").iter_rows())
-    assert (golds[items[0].id], set(golds.values())) == ("100", {"100", "103", "104", "105"})
-    assert rejected(store)[text(1)] == ("difficulty", "too_hard")  # confirmed: hard, no longer suspect
-    assert 'review        kept: gold "999" repaired to "100"' in ledger.why(store, items[0].id)
-    assert review.write(store)[1:] == (0, 0)
-    assert review.file_of(store).read_text() == file
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ('verdict = "maybe"', "One of: , repair, confirm, drop"),
-        ('verdict = "repair"', "has no gold"),
-        ('verdict = "drop"\n[[items]]\nid = "x"\nverdict = "confirm"', "x is decided twice"),
-    ],
-)
-def test_a_review_that_cannot_be_obeyed_is_refused(place, lines, said):
-    store = store_of(place)
-    review.file_of(store).write_text(f'[[items]]\nid = "x"\n{lines}\n')
-    with pytest.raises(RecipeError, match=said):
-        refresh(store, recipe(place, "format"))
-
-
 def test_what_a_weaker_model_solves_and_the_own_never_does_is_suspect_and_rates_stand_side_by_side(place, verifier):
     store, ladder = store_of(place), ("difficulty", "suspect_gold")
     weak = Oracle({0: 8})
@@ -410,79 +249,6 @@ def test_what_a_weaker_model_solves_and_the_own_never_does_is_suspect_and_rates_
     assert queued["snapshot"].to_list() == [made.id]
     rates = {r["answer"]: (r["pass_rate"], r["other_rates"]) for r in kept(store).to_dicts()}
     assert rates["101"] == (0.75, [{"model": "weak-1", "correct": 4, "wrong": 4, "pass_rate": 0.5}])
-
-
-class Judge(Oracle):
-    """Says what `words` holds for the problem that it is asked about."""
-
-    def __init__(self, words: dict[int, str]) -> None:
-        super().__init__({})
-        self.words = words
-
-    def _answer(self, request: Request) -> Completion:
-        prompt = "".join(map(chr, request.prompt_ids))
-        n = int(re.search(r"Problem 1:\n.*had (\d+)", prompt)[1]) - 60  # type: ignore[index]
-        self.calls.append(str(n))
-        return Completion(request.key, [1], [0.0], self.words[n], "stop", 0.1)
-
-
-STORIES = (
-    "Farmer Lindqvist had 60 ripe pears in {}, gave three of every ten to {} kitchen and cooked the others for {}.",
-    "The ferry to Oland had 61 seats on its {} deck, and on {} two thirds of the lower deck were taken by {}.",
-    "A locksmith had 62 brass keys on {} and filed a {} into each seventh one before {}. How many are as before?",
-)
-
-
-def test_a_judge_clears_what_only_resembles_and_nothing_by_silence(place):
-    told = [("a basket", "the school", "jam"), ("upper", "Friday", "hikers"), ("a ring", "notch", "noon")]
-    retold = [("one crate", "a village", "syrup"), ("sunny", "Monday", "tourists"), ("a belt", "groove", "lunch")]
-    problems = [{"q": story.format(*words), "a": str(n + 100)} for n, (story, words) in enumerate(zip(STORIES, told))]
-    write(place / "sums.jsonl", problems + [row(n) for n in range(3, 6)])
-    items = [story.format(*words) for story, words in zip(STORIES, retold)]
-    write(place / "bench.jsonl", [{"q": item} for item in [*items, text(3)]])
-    plain = refresh(store_of(place), recipe(place, "contamination"))
-    assert json.loads(plain.funnel["reasons"][1]) == {"near": 3, "exact": 1}
-    words = {0: "<think>The same? No, not the same: yes, it is.</think> No.", 1: "**Yes**", 2: "Hard to say."}
-    engine = Judge(words)
-    judged = recipe(place, "contamination", sets=["contamination.judge=true"])
-    refresh(store_of(place), judged, engine=engine)
-    assert (sorted(engine.calls), numbers(kept(store_of(place)))) == (["0", "1", "2"], {0, 4, 5})
-    rows = store_of(place).scan("decisions").filter(pl.col("filter") == "contamination").collect().tail(6)
-    said = rows.drop_nulls("evidence").select("evidence", "keep").iter_rows()
-    judged_so = {json.loads(evidence).get("judge"): keep for evidence, keep in said}
-    assert judged_so == {"no": True, "yes": False, "unclear": False, None: False}
-    refresh(store_of(place), judged, engine=engine)
-    assert len(engine.calls) == 3  # recorded
-
-
-@pytest.mark.parametrize(
-    ("said", "word"),
-    [
-        ("yes", True), ("Yes.", True), ("**TRUE**", True), ("<think>no, no</think>\nyes", True), ("No", False),
-        ("The answer is: no.", False), ("", None), ("maybe", None), ("yes and no", None), ("<think>yes", None),
-        ("nothing", None), ("</think>no", False),
-    ],
-)  # fmt: skip
-def test_a_judges_word(said, word):
-    assert verdict_of(said) is word
-
-
-def test_embeddings_find_a_problem_told_in_other_words_and_choose_unlike_ones(place):
-    """With the real all-MiniLM-L6-v2; the stages without a model see nothing."""
-    cases = bench.rows_of(bench.CASES / "decontamination.jsonl")
-    told = [case for case in cases if case["kind"] == "paraphrase"]
-    write(place / "bench.jsonl", [{"q": item["problem"]} for item in bench.rows_of(bench.CASES / "benchmark.jsonl")])
-    lone = {"q": "Name the angle in degrees at which a mirror turns a ray of light back by a right angle.", "a": "45"}
-    others = [lone] + [{"q": case["problem"], "a": "1"} for case in told]
-    write(place / "sums.jsonl", [row(n) for n in range(6)] + others)
-    plain = refresh(store_of(place), recipe(place, "contamination"))
-    assert plain.funnel["rows_out"][-1] >= 7 + len(told) - 2
-    sets = ["contamination.embeddings=all-minilm-l6-v2", "selection.size=2", "selection.diversity=embeddings"]
-    made = refresh(store_of(place), recipe(place, "contamination", "selection", sets=sets))
-    found = json.loads(made.funnel["reasons"][1])
-    assert found["embedding"] >= 0.7 * len(told)
-    assert not set(rejected(store_of(place)).items()) & {(text(n), ("contamination", "embedding")) for n in range(6)}
-    assert len(numbers(kept(store_of(place))) & set(range(6))) < 2  # any two of the sums are alike
 
 
 def test_a_source_that_joins_later_is_scanned_too(place):
@@ -518,3 +284,16 @@ def test_an_unchanged_file_is_parsed_once_and_a_changed_one_or_declaration_anew(
     assert numbers(kept(store)) == {1}
     refresh(store, recipe(place, "format", sets=["sources.sums.license=CC0"]))
     assert (read, kept(store)["license"].to_list()) == (["sums"] * 3, ["CC0"])
+
+
+def test_a_gold_is_read_once_by_a_verifier(place, verifier, monkeypatch):
+    store, asked = store_of(place), []
+    read = verifier.gold_faults
+    monkeypatch.setattr(verifier, "gold_faults", lambda golds: asked.append(sorted(golds)) or read(golds))
+    write(place / "sums.jsonl", [row(0), row(1), row(2) | {"a": "{7"}])
+    for _ in range(2):
+        refresh(store, recipe(place, "answer"), verifier=verifier)
+        assert (numbers(kept(store)), rejected(store)) == ({0, 1}, {text(2): ("answer", "gold_unparsable")})
+    write(place / "sums.jsonl", [row(0), row(3)])
+    refresh(store, recipe(place, "answer"), verifier=verifier)
+    assert asked == [["100", "101", "{7"], [], ["103"]]
