@@ -53,24 +53,17 @@ _FOLD = str.maketrans(
 _VULGAR = dict(zip("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", _words("1/2 1/3 2/3 1/4 3/4 1/5 2/5 3/5 4/5 1/6 5/6 1/8 3/8 5/8 7/8")))
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_SYMBOL_OF = {
-    name: line[0]
-    for line in (
-        *("* cdot times ast bullet", "/ div", "± pm", "≤ leqslant leqq leq le", "≥ geqslant geqq geq ge", "≠ neq ne"),
-        *(
-            "∪ cup bigcup vee lor",
-            "∩ cap wedge land",
-            "≈ approx thickapprox simeq doteq",
-            "∈ in",
-            "π pi",
-            "< lt",
-            "> gt",
-        ),
-        *("∞ infty infin", "… ldots cdots dots dotsc", "⟨ langle", "⟩ rangle", "' prime", "| vert lvert rvert mid"),
-        *(": colon", "[ lbrack", "] rbrack", "⟦ lbrace", "⟧ rbrace"),
-    )
-    for name in line[1:].split()
-}
+_SPELLINGS = (
+    "* cdot times ast bullet", "/ div", "± pm", "≤ le leq leqq leqslant", "≥ ge geq geqq geqslant", "≠ ne neq",
+    "∪ cup bigcup vee lor", "∩ cap wedge land", "≈ approx thickapprox simeq doteq", "∈ in", "π pi", "< lt", "> gt",
+    "∞ infty infin", "… ldots cdots dots dotsc", "⟨ langle", "⟩ rangle", "' prime", "| vert lvert rvert mid", ": colon",
+    "[ lbrack", "] rbrack", "⟦ lbrace", "⟧ rbrace",
+)  # fmt: skip
+_SYMBOL_OF = {name: line[0] for line in _SPELLINGS for name in line[1:].split()}
+_LATEX = str.maketrans(
+    {line[0]: f"\\{line.split()[1]} " for line in _SPELLINGS if line[0] in "*π∞≤≥≠∪∩∈±"}
+    | {"°": "", "⟦": "\\{", "⟧": "\\}", "⟨": "(", "⟩": ")", "…": "\\ldots ", "≈": "\\approx ", ";": ","}
+)
 _COMMAND = re.compile(rf"\\({_longest_first(list(_SYMBOL_OF))})(?![a-zA-Z])")
 _SPACING = re.compile(
     r"\\(?:left|right|bigl?|bigr|Bigl?|Bigr|biggl?|biggr|displaystyle|textstyle|limits|rm|bf|it)(?![a-zA-Z])\.?|\\!"
@@ -271,26 +264,6 @@ def word_key(text: str) -> str:
 def to_latex(text: str) -> str:
     """A canonical text as LaTeX that latex2sympy reads."""
     text = re.sub(r"\\?(?<![a-zA-Z])lg(?![a-zA-Z])", r"\\log_{10}", text)
-    for symbol, latex in (
-        ("*", r"\cdot "),
-        ("π", r"\pi "),
-        ("∞", r"\infty "),
-        ("≤", r"\le "),
-        ("≥", r"\ge "),
-        ("≠", r"\ne "),
-        ("∪", r"\cup "),
-        ("∩", r"\cap "),
-        ("∈", r"\in "),
-        ("±", r"\pm "),
-        ("°", ""),
-        ("⟦", r"\{"),
-        ("⟧", r"\}"),
-        ("⟨", "("),
-        ("⟩", ")"),
-        ("…", r"\ldots "),
-        ("≈", r"\approx "),
-        (";", ","),
-    ):
-        text = text.replace(symbol, latex)
+    text = text.translate(_LATEX)
     text = re.sub(r"(?<![\\a-zA-Z])(" + "|".join(FUNCTIONS) + r")(?![a-zA-Z])", r"\\\1 ", text)
     return re.sub(r"(?<![\\a-zA-Z])(" + "|".join(_GREEK) + r")(?![a-zA-Z])", r"\\\1 ", text)

@@ -107,9 +107,7 @@ def judge(tests: CodeTests, program: str, sandbox: Sandbox, limits: Limits | Non
     return execution._replace(status="passed")
 
 
-def _accepts(
-    tests: CodeTests, given: str, wanted: str, output: str, sandbox: Sandbox, limits: Limits | None
-) -> bool:
+def _accepts(tests: CodeTests, given: str, wanted: str, output: str, sandbox: Sandbox, limits: Limits | None) -> bool:
     if tests.checker in CHECKERS:
         return output_is_right(wanted, output, tests.checker, tests.tolerance)
     call = f"\nassert check({given!r}, {wanted!r}, {output!r})\n"

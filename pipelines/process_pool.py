@@ -232,12 +232,7 @@ def _respond(respond: Callable[[dict], dict], request: dict) -> dict[str, Any]:
     except (MemoryError, RecursionError) as error:
         return {"equal": False, "reason": "expression_too_large", "detail": type(error).__name__}
     except Exception as error:
-        return {
-            "equal": False,
-            "reason": "comparison_failed",
-            "detail": repr(error)[:200],
-            "fault": repr(error)[:200],
-        }
+        return {"equal": False, "reason": "comparison_failed", "detail": repr(error)[:200], "fault": repr(error)[:200]}
 
 
 def _die_with_parent() -> None:

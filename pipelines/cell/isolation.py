@@ -208,9 +208,7 @@ def _filter(machine: str) -> bytes:
 
 
 def _filter_calls() -> None:
-    program = ctypes.create_string_buffer(
-        struct.pack("HxxxxxxP", len(_FILTER_CODE) // 8, ctypes.addressof(_FILTER))
-    )
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(_FILTER_CODE) // 8, ctypes.addressof(_FILTER)))
     _prctl(_SET_SECCOMP, 2, ctypes.addressof(program))
 
 
