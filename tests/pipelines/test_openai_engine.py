@@ -214,9 +214,10 @@ def _start(reasoner: Path, port: int) -> subprocess.Popen[bytes]:
     options += " 16384 --logprobs-mode processed_logprobs --generation-config vllm --distributed-executor-backend uni"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(reasoner)]
     more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    more["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else the engine has a worker's process beside its own
     return subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", str(port), *options.split()],
-        env=os.environ | more | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+        env=os.environ | more,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
