@@ -76,7 +76,11 @@ class Figure:
     caption: str
     panels: list[Any]
     numbers: pl.DataFrame
-    columns: int = 1  # panels in a row of the PNG
+
+    @property
+    def columns(self) -> int:
+        """Panels in a row: up to three of many, two of a few."""
+        return min(len(self.panels), 3 if len(self.panels) > 4 else 2)
 
     @cached_property
     def specs(self) -> list[dict[str, Any]]:
@@ -115,26 +119,16 @@ def finite(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.when(floats.is_finite()).then(floats))
 
 
-@dataclass(frozen=True)
 class Log2Axis:
-    """A base-2 logarithmic x axis over `values` of `column`.
+    """A base-2 logarithmic x axis over the distinct values (k, or token budgets) of a column.
 
-    0, which has no logarithm, stands one step left of the least positive value, behind a dotted line.
+    0, which has no logarithm, stands at `zero`, one step left of the least positive value, behind a dotted line.
     """
 
-    column: str
-    title: str
-    values: list[float]
-
-    @classmethod
-    def over(cls, frame: pl.DataFrame, column: str, title: str) -> Log2Axis:
-        """The axis over the distinct values (k, or token budgets) of a column."""
-        return cls(column, title, sorted(set(frame[column].to_list())))
-
-    @property
-    def zero(self) -> float:
-        """Where 0 is drawn."""
-        return min((value for value in self.values if value > 0), default=2) / 2
+    def __init__(self, frame: pl.DataFrame, column: str, title: str) -> None:
+        self.column, self.title = column, title
+        self.values: list[float] = sorted(set(frame[column].to_list()))
+        self.zero = min((value for value in self.values if value > 0), default=2) / 2
 
     def place(self, values: pl.Expr) -> pl.Expr:
         """Where values are drawn."""

@@ -168,7 +168,7 @@ def training(steps: pl.DataFrame) -> Figure:
     drawn = {name for names in groups.values() for name in names}
     if left_over := [metric for metric in metrics if metric not in drawn]:
         caption += f" In the files only: {', '.join(left_over)}."
-    return Figure("training", "Training curves", caption, panels, steps, columns=3)
+    return Figure("training", "Training curves", caption, panels, steps)
 
 
 def _training_panel(steps: pl.DataFrame, title: str, metrics: list[str]) -> Any:
@@ -218,7 +218,7 @@ def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()
         kind: one of `CURVES`.
         models: fixes the colours, so that a model keeps its own from one figure to the next.
     """
-    names, axis = list(models) or ordered(frame, "model"), Log2Axis.over(frame, "k", KS)
+    names, axis = list(models) or ordered(frame, "model"), Log2Axis(frame, "k", KS)
     look = _share_axis(kind, frame), colour("model", names), shape("model", names)
     panels = [banded(part, axis, *look).properties(height=280, **title) for title, part in parts(frame, "benchmark")]
     said = "Bands are intervals over problems."
@@ -226,16 +226,12 @@ def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()
         last = part.filter(pl.col("k") == pl.col("k").max())
         rates = ", ".join(f"{model} {rate:.1%}" for model, rate in last.select("model", "estimate").iter_rows())
         said += f" {title.get('title', 'At')}{', at' * bool(title)} k = {last['k'][0]:,}: {rates}."
-    return Figure(*CURVES[kind], said, panels, frame, columns=_columns(panels))
+    return Figure(*CURVES[kind], said, panels, frame)
 
 
 def _share_axis(kind: str, frame: pl.DataFrame) -> Any:
     """The y axis of a banded curve."""
     return alt.Y("low:Q", title=f"{kind} ({SHARE})", axis=PERCENT, scale=share_scale(frame["high"]))
-
-
-def _columns(panels: Sequence[Any]) -> int:
-    return 2 if len(panels) > 1 else 1
 
 
 def difference(frame: pl.DataFrame) -> Figure:
@@ -244,7 +240,7 @@ def difference(frame: pl.DataFrame) -> Figure:
     A point is filled where its interval excludes 0; a bar on the line of 0 is where the curves cross.
     """
     rows = frame.sort("k", maintain_order=True).with_columns(series=pl.format("{} − {}", "model", "base"))
-    names, axis = ordered(rows, "series"), Log2Axis.over(rows, "k", KS)
+    names, axis = ordered(rows, "series"), Log2Axis(rows, "k", KS)
     colours, shapes = colour("series", names), shape("series", names)
     ticks = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+.3~g') : '0'", tickCount=6)
     y = alt.Y("low:Q", title="difference (percentage points)", axis=ticks, scale=alt.Scale(zero=True))
@@ -266,7 +262,7 @@ def difference(frame: pl.DataFrame) -> Figure:
     caption = "Above 0 the first of the two solves more. Filled where the interval excludes 0."
     if frame["crossing"].is_not_null().any():
         caption += " A bar on the line of 0: where the curves cross, from one end of the interval to the other."
-    return Figure("difference", "Difference of pass@k, paired", caption, panels, frame, columns=_columns(panels))
+    return Figure("difference", "Difference of pass@k, paired", caption, panels, frame)
 
 
 def _crossings(part: pl.DataFrame, axis: Log2Axis, colours: Any) -> list[Any]:
@@ -292,7 +288,7 @@ def budgets(frame: pl.DataFrame) -> Figure:
     ks = spread(sorted(set(frame["k"].to_list())), 5)
     names = [f"k = {k}" for k in ks]
     rows = frame.filter(pl.col("k").is_in(ks)).with_columns(series=pl.format("k = {}", "k"))
-    axis = Log2Axis.over(frame, "budget", "thinking budget (tokens, log2 scale)")
+    axis = Log2Axis(frame, "budget", "thinking budget (tokens, log2 scale)")
     colours = colour("series", names, [f"var(--ramp{i})" for i in spread(range(1, 6), len(ks))])
     look = _share_axis("pass@k", frame), colours, shape("series", names)
     panels = [banded(part, axis, *look).properties(height=280, **title)
@@ -300,7 +296,7 @@ def budgets(frame: pl.DataFrame) -> Figure:
     caption = "Bands are intervals over problems."
     if (frame["budget"] == 0).any():
         caption += " Budget 0, no thinking at all, stands left of the dotted line."
-    return Figure("budgets", "Accuracy against thinking budget", caption, panels, frame, columns=_columns(panels))
+    return Figure("budgets", "Accuracy against thinking budget", caption, panels, frame)
 
 
 def endings(frame: pl.DataFrame) -> Figure:
@@ -321,7 +317,7 @@ def endings(frame: pl.DataFrame) -> Figure:
               for title, part in parts(long, *index[:2])]  # fmt: skip
     caption = ("Natural: the model ended its thinking. Forced: the budget ended it. Truncated: the answer itself was "
                "cut and has no verdict. Empty: there was no answer.")  # fmt: skip
-    return Figure("endings", "How thinking ended", caption, panels, rows, columns=_columns(panels))
+    return Figure("endings", "How thinking ended", caption, panels, rows)
 
 
 def four_way(frame: pl.DataFrame) -> Figure:
@@ -340,7 +336,7 @@ def four_way(frame: pl.DataFrame) -> Figure:
         labels = base.mark_text(align="left", dx=6).encode(text="label:N")
         panels.append((base.mark_bar(height=16) + labels).properties(height=32 * part.height, **title))
     caption = "Expected counts over which samples are drawn, at the largest k that all items allow."
-    return Figure("four_way", "Which items each model solves", caption, panels, frame, columns=_columns(panels))
+    return Figure("four_way", "Which items each model solves", caption, panels, frame)
 
 
 def distillation(frame: pl.DataFrame) -> Figure:

@@ -138,8 +138,9 @@ def _of(curves: pl.DataFrame | None, metric: str) -> pl.DataFrame | None:
 
 
 def percent(value: Mapping[str, Any]) -> str:
-    """A share with its interval, in per cent; the interval does not break over lines."""
-    return f"{value['value']:.1%} [{value['low']:.1%},\u00a0{value['high']:.1%}]"
+    """A share with its interval, which one item alone does not give, in per cent; it does not break over lines."""
+    ends = "no\u00a0interval" if value["low"] is None else f"{value['low']:.1%},\u00a0{value['high']:.1%}"
+    return f"{value['value']:.1%} [{ends}]"
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,9 @@ def cards(summary: Mapping[str, Any]) -> list[Card]:
     evaluation, training = summary.get("evaluation") or {}, summary.get("training") or {}
     found = []
     for metric in evaluation.get("trained") or {}:
-        trained, base = evaluation["trained"][metric], (evaluation.get("base") or {}).get(metric)
-        note = f"[{trained['low']:.1%}, {trained['high']:.1%}]" + (f"\nbase {percent(base)}" if base else "")
-        found.append(Card(f"{metric}, trained", f"{trained['value']:.1%}", note))
+        base = (evaluation.get("base") or {}).get(metric)
+        value, _, interval = percent(evaluation["trained"][metric]).partition(" ")
+        found.append(Card(f"{metric}, trained", value, interval + (f"\nbase {percent(base)}" if base else "")))
     if change := evaluation.get("difference_pass@1"):
         value, _, interval = points(**change).partition(" ")
         found.append(Card("Change of pass@1", f"{value} points", f"{interval}, paired"))
@@ -171,13 +172,9 @@ def cards(summary: Mapping[str, Any]) -> list[Card]:
         share = training.get("share_outside_engine_and_torch")
         note = "" if share is None else f"{share:.1%} of the time outside engine and torch"
         found.append(Card("Throughput", f"{training['tokens_per_second']:,.0f} tokens/s", note))
-    if summary.get("seconds") is not None:
-        found.append(Card("Wall time", duration(_total(summary["seconds"]))))
+    if (seconds := summary.get("seconds")) is not None:
+        found.append(Card("Wall time", duration(seconds["total"] if isinstance(seconds, Mapping) else seconds)))
     return found
-
-
-def _total(seconds: float | Mapping[str, float]) -> float:
-    return seconds["total"] if isinstance(seconds, Mapping) else seconds
 
 
 def duration(seconds: float) -> str:
@@ -307,4 +304,4 @@ def _numbers(frame: pl.DataFrame) -> list[list[str]] | None:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
 import polars as pl
 
-from assay.eval.intervals import share_mean
-from assay.eval.pass_at_k import pass_at_k
+from assay.eval.curves import ITEMS, curves
 from assay.eval.sampler import Sampler, Wanted
 from assay.pipelines.engines import Engine, OnDone, Sampling
 from assay.pipelines.errors import EngineError
@@ -138,13 +136,22 @@ def summarise(samples: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95
     Raises:
         ValueError: a k above the samples of a problem and budget.
     """
-    rows, ks = [], [int(k) for k in ks]
-    for (budget,), part in samples.group_by(["budget"], maintain_order=True):
-        items = part.group_by("problem_id").agg(
-            taken=pl.len(), c=(pl.col("status") == "correct").sum(),
-            n=pl.col("status").is_in(["correct", "wrong"]).sum())
-        rows += [{"budget": budget, "k": k, **_pass(items, k, confidence), **_shares(part)} for k in ks]
-    return pl.DataFrame(rows).sort("budget", "k").with_columns(pl.selectors.float().fill_nan(None))
+    ks, unknown = [int(k) for k in ks], dict.fromkeys(("correct", "answers", "scores"))
+    items = samples.group_by("budget", "problem_id", maintain_order=True).agg(
+        taken=pl.len(), n=pl.col("status").is_in(["correct", "wrong"]).sum(), c=(pl.col("status") == "correct").sum()
+    ).select("taken", "n", "c", **unknown, benchmark=pl.lit(""), model="budget", item="problem_id").cast(ITEMS)  # type: ignore[arg-type]  # fmt: skip
+    if not 1 <= min(ks) <= max(ks) <= (fewest := min(items["taken"].to_list())):
+        raise ValueError(f"k = {max(ks)}, but a problem has {fewest} samples at a budget; ask for k up to it.")
+    scored, bound = (curves(frame, ks, confidence).filter(metric="pass@k") for frame in (
+        items, items.with_columns(n="taken")))  # fmt: skip
+    bound = bound.select("model", "k", unscored_as_wrong="estimate")
+    ends = samples.group_by("budget").agg(
+        *[(pl.col("outcome") == name).mean().alias(name) for name in OUTCOMES],
+        pl.col("tokens", "thinking_tokens").mean(), pl.col("new_tokens", "anew_tokens").sum())  # fmt: skip
+    found = bound.join(scored, on=["model", "k"], how="left").with_columns(pl.col("model").cast(pl.Int32))
+    joined = found.join(ends, left_on="model", right_on="budget").sort("model", "k")
+    return joined.select(pl.col("model").alias("budget"), "k", pl.col("items").fill_null(0), "estimate", "low", "high",
+                         "unscored_as_wrong", *ends.columns[1:])  # fmt: skip
 
 
 @dataclass
@@ -340,29 +347,6 @@ def _graded(answers: list[Row], golds: dict[str, str], verifier: Grader) -> list
     found = {pair: (v.status, v.extracted) for pair, v in zip(pairs, verifier.grade_many(pairs))}
     verdicts = [found[pair] if pair else ("truncated", None) for pair in asked]
     return [a | {"status": status, "extracted": extracted} for a, (status, extracted) in zip(answers, verdicts)]
-
-
-def _pass(items: pl.DataFrame, k: int, confidence: float) -> dict[str, float]:
-    """pass@k over items with k scored samples, and over all with the unscored as wrong."""
-    fewest = int(items["taken"].to_numpy().min())
-    if not 1 <= k <= fewest:
-        raise ValueError(f"k = {k}, but a problem has {fewest} samples at a budget; ask for k up to it.")
-    bound = np.mean(pass_at_k(items["taken"], items["c"], k))
-    scored = items.filter(pl.col("n") >= k)
-    if scored.is_empty():
-        nothing = dict.fromkeys(("estimate", "low", "high"), np.nan)
-        return {"items": 0, **nothing, "unscored_as_wrong": float(bound)}
-    mean = share_mean(np.asarray(pass_at_k(scored["n"], scored["c"], k)), confidence)
-    return {"items": mean.items, "estimate": mean.estimate, "low": mean.low, "high": mean.high,
-            "unscored_as_wrong": float(bound)}
-
-
-def _shares(part: pl.DataFrame) -> dict[str, float]:
-    """How the samples of one budget ended, and their tokens."""
-    ends = {name: float((part["outcome"] == name).to_numpy().mean()) for name in OUTCOMES}
-    means = {name: float(part[name].to_numpy().mean()) for name in ("tokens", "thinking_tokens")}
-    sums = {name: int(part[name].to_numpy().sum()) for name in ("new_tokens", "anew_tokens")}
-    return {**ends, **means, **sums}
 
 
 def _check(problems: pl.DataFrame, budgets: Iterable[int], n: int, answer_tokens: int) -> list[int]:

@@ -22,7 +22,7 @@ from assay.flows.results import save
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.errors import SourceError
 from assay.pipelines.store import Store
-from assay.pipelines.verify import Policy, Verifier
+from assay.pipelines.verify import Verifier
 
 __all__ = ["Results", "evaluate_model", "run_evaluation", "students"]
 
@@ -133,7 +133,7 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     """Evaluate every model of the recipe; returns the folder with `report.html`, `summary.json` and the numbers."""
     console = console or Console()
     store = Store.open(recipe.store, create=True)
-    results, ks = Results(recipe), powers_of_two(max(_samples(recipe, exam) for exam in recipe.benchmarks))
+    results, ks = Results(recipe), powers_of_two(max(exam.samples or recipe.samples for exam in recipe.benchmarks))
     own = {"stop_text": _stop_text(recipe)} if recipe.budgets.procedure == "vllm" else {}
     with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype, **own) as pool, \
             verifier_of(recipe.judge) as verifier:  # fmt: skip
@@ -154,12 +154,15 @@ def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: 
                    results: Results, console: Console) -> Evaluation:  # fmt: skip
     """All benchmarks of the recipe with one model; adds to `results`."""
     results.items = results.items or [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
-    parts = []
+    parts, sampling = [], Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
     with console.progress() as bar:
         for items in results.items:
             label = name if len(results.items) == 1 else f"{name} {items.exam.name}"
             bar.start(f"{label} pass@k")
-            parts.append(_passes(recipe, name, engine, verifier, store, items, bar.update))
+            parts.append(evaluate(
+                store, engine, verifier, items.frame, model=name, n=items.exam.samples or recipe.samples,
+                sampling=sampling, instruction=_instruction(recipe, items), seed=recipe.seed,
+                policy=items.exam.grading(), progress=bar.update))  # fmt: skip
             bar.end(_line(parts[-1]))
             if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
                 bar.start(f"{label} budgets")
@@ -170,14 +173,6 @@ def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: 
                 bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
     results.evaluations[name] = Evaluation(name, pl.concat([part.samples for part in parts]))
     return results.evaluations[name]
-
-
-def _passes(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store, items: Items,
-            progress: Any) -> Evaluation:  # fmt: skip
-    sampling = Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
-    return evaluate(store, engine, verifier, items.frame, model=name, n=_samples(recipe, items.exam), sampling=sampling,
-                    instruction=_instruction(recipe, items), seed=recipe.seed, policy=_policy(items),
-                    progress=progress)  # fmt: skip
 
 
 def _sweep(recipe: EvaluateRecipe, engine: Engine, verifier: Verifier, store: Store, items: Items,
@@ -191,22 +186,14 @@ def _sweep(recipe: EvaluateRecipe, engine: Engine, verifier: Verifier, store: St
 
     return thinking_budget.sweep(
         engine, problems, budgets, b.samples, answer_tokens=b.answer_tokens, stop_text=_stop_text(recipe),
-        verifier=SimpleNamespace(grade_many=partial(verifier.grade_many, policies=_policy(items))),
+        verifier=SimpleNamespace(grade_many=partial(verifier.grade_many, policies=items.exam.grading())),
         sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k), extensions=b.extensions,
         wait_text=b.wait_text, instruction=_instruction(recipe, items), seed=recipe.seed, on_done=on_done, store=store,
         procedure=b.procedure)  # fmt: skip
 
 
-def _samples(recipe: EvaluateRecipe, exam: benchmarks.Exam) -> int:
-    return exam.samples or recipe.samples
-
-
 def _instruction(recipe: EvaluateRecipe, items: Items) -> str | None:
     return recipe.instruction if items.exam.instruction is None else items.exam.instruction
-
-
-def _policy(items: Items) -> Policy:
-    return items.exam.grading()
 
 
 def _stop_text(recipe: EvaluateRecipe) -> str:

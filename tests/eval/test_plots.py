@@ -35,7 +35,7 @@ def values(panel: dict) -> list[dict]:
 
 
 def test_zero_stands_one_step_left_of_the_least_budget() -> None:
-    axis = Log2Axis.over(BUDGETS, "budget", "budget")
+    axis = Log2Axis(BUDGETS, "budget", "budget")
     assert axis.zero == 128
     rows = values(axis.chart(BUDGETS).mark_point().to_dict())
     assert [row["x"] for row in rows[:3]] == [128, 256, 1024]
@@ -48,7 +48,7 @@ def test_the_axis_is_base_two_and_labels_zero_only_when_measured() -> None:
     assert (encoding["scale"]["type"], encoding["scale"]["base"]) == ("log", 2)
     assert encoding["axis"]["values"] == [128, 256, 1024]
     assert "? '0'" in encoding["axis"]["labelExpr"]
-    k_axis = Log2Axis.over(CURVES, "k", "k")
+    k_axis = Log2Axis(CURVES, "k", "k")
     assert k_axis.zero_mark() == []
     assert "'0'" not in k_axis.chart(CURVES).mark_point().to_dict()["encoding"]["x"]["axis"]["labelExpr"]
 

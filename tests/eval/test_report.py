@@ -280,9 +280,10 @@ def test_duration(seconds: float, text: str) -> None:
 def test_headline_cards_carry_their_intervals() -> None:
     cards = {card.label: card for card in report.cards(realistic().summary or {})}
     assert cards["pass@1, trained"].value == "58.0%"
-    assert cards["pass@1, trained"].note == "[55.0%, 61.0%]\nbase 40.0% [37.0%,\u00a043.0%]"
+    assert cards["pass@1, trained"].note == "[55.0%,\u00a061.0%]\nbase 40.0% [37.0%,\u00a043.0%]"
     assert cards["Change of pass@1"].value == "+18.00 points"
     assert cards["Problems curated"].note == "16.6% of 48,210 rows"
+    assert report.percent({"value": 0.5, "low": None, "high": None}) == "50.0% [no\u00a0interval]"
 
 
 # ------------------------------------------------------------------------------------------------ the files
