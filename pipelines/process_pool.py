@@ -210,7 +210,6 @@ def serve(module: str, function: str, deadline_s: float) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _die_with_parent()
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         target = importlib.import_module(module)
         target.warm()
@@ -239,12 +238,6 @@ def _die_with_parent() -> None:
     """Ask Linux to kill this process when the thread that started it ends, even inside a call into C."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; a worker's thread lives as long as its pool
-
-
-def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def _limit_memory() -> None:

@@ -175,12 +175,8 @@ class Verifier:
         """`grade_many` without blocking the event loop."""
         return await asyncio.to_thread(self.grade_many, *args, **kwargs)
 
-    def gold_fault(self, gold: str) -> str | None:
-        """Why a gold answer cannot be graded against, or None when it can."""
-        return self.gold_faults([gold])[0]
-
     def gold_faults(self, golds: Sequence[str]) -> list[str | None]:
-        """`gold_fault` of many golds at once."""
+        """Why each gold cannot be graded against, or None when it can."""
         found = [_plain_fault(gold) for gold in golds]
         asked = {i: self._pool.submit({"gold": canonical(golds[i])}) for i, fault in enumerate(found) if fault == "ask"}
         return [_fault_of(asked[i]) if i in asked else fault for i, fault in enumerate(found)]

@@ -137,11 +137,9 @@ def test_policies_one_for_all_or_one_an_item(verifier):
 def test_gold_faults(verifier):
     golds = ["4", "\\frac{1}{2}", "x^2+1", "Evelyn", "甲", "[0, 1)", "(B)", "1331 and 1728", "\\\\frac{1}{2}"]
     assert verifier.gold_faults(golds) == [None] * len(golds)
-    assert verifier.gold_fault("") == "empty"
-    assert "prose" in verifier.gold_fault("The sequence is convergent, which was to be shown.")
-    assert verifier.gold_fault("\\frac{1}{") == "unbalanced braces"
-    assert "large" in verifier.gold_fault("9^{9^9}")
-    assert "mathematics" in verifier.gold_fault("x +* 2")
+    faulty = ["", "The sequence is convergent, which was to be shown.", "\\frac{1}{", "9^{9^9}", "x +* 2"]
+    faults = ["empty", "prose", "unbalanced braces", "large", "mathematics"]
+    assert all(word in found for word, found in zip(faults, verifier.gold_faults(faulty), strict=True))
 
 
 def test_equivalence_classes(verifier):
