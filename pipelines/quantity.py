@@ -12,16 +12,8 @@ from math import comb, factorial, isqrt, pi, sqrt
 
 from assay.pipelines.answer_text import closing
 
-__all__ = [
-    "ExpressionTooLarge",
-    "Quantity",
-    "Unit",
-    "approximate",
-    "decimal_matches",
-    "quantity",
-    "same_quantity",
-    "split_unit",
-]
+__all__ = ["ExpressionTooLarge", "Quantity", "Unit", "approximate", "decimal_matches", "quantity", "same_quantity",
+           "split_unit"]  # fmt: skip
 
 MAX_BITS = 200_000
 MAX_CHARS = 2_000
@@ -239,6 +231,11 @@ def _close(left: Fraction, right: Fraction, a: Quantity, b: Quantity, digits: in
     return decimal_matches(fine.value, coarse, digits)
 
 
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+_BAR = re.compile(r"\\overline\{(\d{1,50})\}")
+_FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
+
+
 class _Arithmetic:
     """Recursive descent over + - * / ^ ! () \\frac and perfect \\sqrt, in exact fractions."""
 
@@ -251,25 +248,25 @@ class _Arithmetic:
             raise _NotArithmetic
         return result
 
-    def _peek(self) -> str:
-        return self.text[self.at : self.at + 1]
+    def _take(self, *texts: str) -> str:
+        """The one of `texts` that stands here, and past it; "" for none."""
+        found = next((text for text in texts if self.text.startswith(text, self.at)), "")
+        self.at += len(found)
+        return found
 
     def _sum(self) -> Fraction:
         result = self._product()
-        while (sign := self._peek()) and sign in "+-":
-            self.at += 1
-            term = self._product()
-            result = result + term if sign == "+" else result - term
+        while sign := self._take("+", "-"):
+            result += self._product() * (1 if sign == "+" else -1)
         return result
 
     def _product(self) -> Fraction:
         result = self._signed()
-        while sign := self._peek():
-            if sign in "*/":
-                self.at += 1
+        while self.at < len(self.text):
+            if sign := self._take("*", "/"):
                 factor = self._signed()
                 result = result * factor if sign == "*" else result / factor
-            elif sign in "({\\π":
+            elif self.text[self.at] in "({\\π":
                 result *= self._power()
             else:
                 break
@@ -277,47 +274,34 @@ class _Arithmetic:
         return result
 
     def _signed(self) -> Fraction:
-        if (sign := self._peek()) and sign in "+-":
-            self.at += 1
+        if sign := self._take("+", "-"):
             return -self._signed() if sign == "-" else self._signed()
         return self._power()
 
     def _power(self) -> Fraction:
         result = self._atom()
-        while self._peek() == "!":
-            self.at += 1
+        while self._take("!"):
             if result.denominator != 1 or result < 0:
                 raise _NotArithmetic
             if result > 5_000:
                 raise ExpressionTooLarge("factorial of more than 5000")
             result = Fraction(factorial(result.numerator))
-        if self._peek() == "^":
-            self.at += 1
-            return _bounded_power(result, self._signed())
-        return result
+        return _bounded_power(result, self._signed()) if self._take("^") else result
 
     def _atom(self) -> Fraction:
-        if match := re.compile(r"\d+\.?\d*|\.\d+").match(self.text, self.at):
+        if match := _NUMBER.match(self.text, self.at):
             self.at = match.end()
             repeating = self._repeating(match.group())
             return self._mixed(match.group()) if repeating is None else repeating
-        if self._peek() in ("(", "{"):
-            return self._group()
-        if self.text.startswith("\\binom{", self.at):
-            self.at += 6
+        if self._take("\\binom"):
             return _binomial(self._group(), self._group())
-        if self.text.startswith("\\frac{", self.at):
-            self.at += 5
-            numerator = self._group()
-            return numerator / self._group() if self._peek() == "{" else _raise()
-        if self.text.startswith("\\sqrt{", self.at):
-            self.at += 5
-            return self._root(self._group())
-        raise _NotArithmetic
+        if self._take("\\frac"):
+            return self._group() / self._group()
+        return self._root(self._group()) if self._take("\\sqrt") else self._group()
 
     def _repeating(self, number: str) -> Fraction | None:
         """0.1\\overline{6}: the digits under the bar repeat for ever."""
-        match = re.compile(r"\\overline\{(\d{1,50})\}").match(self.text, self.at)
+        match = _BAR.match(self.text, self.at)
         if match is None or "." not in number:
             return None
         self.at = match.end()
@@ -329,14 +313,14 @@ class _Arithmetic:
         if len(number) > 4_000:
             raise ExpressionTooLarge("a number of more than 4000 digits")
         whole = Fraction(number.rstrip(".") if number != "." else "0")
-        match = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}").match(self.text, self.at) if number.isdigit() else None
+        match = _FRACTION.match(self.text, self.at) if number.isdigit() else None
         if match and len(match[1]) < 20 > len(match[2]) and int(match[1]) < int(match[2]):
             self.at = match.end()
             return whole + Fraction(int(match[1]), int(match[2]))
         return whole
 
     def _group(self) -> Fraction:
-        end = closing(self.text, self.at) if self._peek() else -1
+        end = closing(self.text, self.at) if self.text[self.at : self.at + 1] in ("(", "{") else -1
         if end < 0:
             raise _NotArithmetic
         inner = type(self)(self.text[self.at + 1 : end]).value()
@@ -351,10 +335,7 @@ class _Approximation(_Arithmetic):
     """The same with π and every real square root, in double precision."""
 
     def _atom(self) -> Fraction:
-        if self._peek() == "π":
-            self.at += 1
-            return Fraction(pi)
-        return super()._atom()
+        return Fraction(pi) if self._take("π") else super()._atom()
 
     def _root(self, value: Fraction) -> Fraction:
         return Fraction(sqrt(value)) if value >= 0 else _raise()
