@@ -144,10 +144,9 @@ def contamination(items: Collection[Items], trained: pl.Series) -> pl.DataFrame:
         own = hits.filter(pl.col("benchmark") == i.exam.name)
         count = own["benchmark_index"].n_unique()
         example = trained[int(own["row"][0])] if len(own) else None
-        rows.append((i.exam.name, i.frame.height, count, count / i.frame.height, example))
-    names = {"benchmark": pl.String, "items": pl.Int64, "contaminated": pl.Int64, "share": pl.Float64,
-             "example": pl.String}  # fmt: skip
-    return pl.DataFrame(rows, schema=names, orient="row")
+        rows.append({"benchmark": i.exam.name, "items": i.frame.height, "contaminated": count,
+                     "share": count / i.frame.height, "example": example})  # fmt: skip
+    return pl.DataFrame(rows, schema_overrides={"example": pl.String}, infer_schema_length=None)
 
 
 def _evalplus(exam: Exam) -> pl.DataFrame:

@@ -17,8 +17,8 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-__all__ = ["CATEGORIES", "COLOURS", "CONFIG", "Figure", "Log2Axis", "banded", "colour", "finite", "ordered", "parts",
-           "percents", "png", "rule", "shape", "share_scale", "spread", "thousands"]  # fmt: skip
+__all__ = ["CATEGORIES", "COLOURS", "CONFIG", "Figure", "Log2Axis", "banded", "bands", "colour", "finite", "ordered",
+           "parts", "percents", "png", "rule", "shape", "share_scale", "spread", "thousands"]  # fmt: skip
 
 # name: (light, dark). Categories after Okabe and Ito, lightened for the dark page; the ramp grows with k.
 COLOURS = {
@@ -164,13 +164,16 @@ def rule(**place: float) -> Any:
 def banded(frame: pl.DataFrame, axis: Log2Axis, y: Any, colours: Any, shapes: Any) -> Any:
     """Lines through `estimate` with points, in bands from `low` to `high`; y encodes `low`."""
     base = axis.chart(frame).encode(color=colours)
-    band, whiskers = (mark.encode(y=y, y2="high:Q") for mark in (
-        base.mark_area(opacity=0.16), base.mark_rule(opacity=0.4)))  # fmt: skip
     line = base.mark_line(strokeWidth=2).encode(y="estimate:Q")
     counts = [alt.Tooltip(f"{name}:Q", format=",") for name in ("k", "budget") if name in frame.columns]
     tooltip = ["model:N", *counts, *percents("estimate", "low", "high")]
     points = base.mark_point(filled=True, size=46, opacity=1).encode(y="estimate:Q", shape=shapes, tooltip=tooltip)
-    return alt.layer(*axis.zero_mark(), band, whiskers, line, points)
+    return alt.layer(*axis.zero_mark(), *bands(base, y), line, points)
+
+
+def bands(base: Any, y: Any) -> list[Any]:
+    """From `low`, which y encodes, to `high`: an area, and a thin line at every value."""
+    return [mark.encode(y=y, y2="high:Q") for mark in (base.mark_area(opacity=0.16), base.mark_rule(opacity=0.4))]
 
 
 def colour(column: str, names: Sequence[str], colours: Sequence[str] = CATEGORIES, legend: Any = None) -> Any:

@@ -112,9 +112,8 @@ def _unscored(outcomes: pl.DataFrame | None) -> Check | None:
     if outcomes is None:
         return None
     worst = outcomes.with_columns(share=pl.col("unscored") / pl.col("samples")).sort("share").row(-1, named=True)
-    few = worst["share"] <= TRUNCATED_LIMIT
-    claim = "Few samples have no verdict" if few else "Many samples have no verdict and count nowhere"
-    return Check("good" if few else "open", claim, f"at most {worst['share']:.1%} ({worst['model']})")
+    return _few(worst["share"], worst["model"], "Few samples have no verdict",
+                "Many samples have no verdict and count nowhere")  # fmt: skip
 
 
 def _contamination(funnel: pl.DataFrame | None) -> Check | None:
@@ -132,10 +131,13 @@ def _truncation(budgets: pl.DataFrame | None) -> Check | None:
         return None
     total = pl.max_horizontal(pl.sum_horizontal("natural", "forced", "truncated"), pl.lit(1.0))
     worst = budgets.select("model", "budget", share=pl.col("truncated") / total).sort("share").row(-1, named=True)
-    few = worst["share"] <= TRUNCATED_LIMIT
-    claim = "Few answers were cut short" if few else "Many answers were cut short: they have no verdict"
-    where = f"at most {worst['share']:.1%} ({worst['model']}, budget {worst['budget']:,})"
-    return Check("good" if few else "open", claim, where)
+    return _few(worst["share"], f"{worst['model']}, budget {worst['budget']:,}", "Few answers were cut short",
+                "Many answers were cut short: they have no verdict")  # fmt: skip
+
+
+def _few(share: float, where: str, good: str, unclear: str) -> Check:
+    few = share <= TRUNCATED_LIMIT
+    return Check("good" if few else "open", good if few else unclear, f"at most {share:.1%} ({where})")
 
 
 def _sign(low: float, high: float) -> str:

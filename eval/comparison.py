@@ -79,10 +79,8 @@ def compare_pass_at_k(correct_a: Correctness, correct_b: Correctness, ks: Iterab
     a, b = _table(rows[:, 0], rows[:, 1], ks), _table(rows[:, 2], rows[:, 3], ks)
     low, high = _difference_interval(a - b, weight, confidence, replicates, seed)
     cross = crossing(correct_a, correct_b, max(ks), confidence=confidence, replicates=replicates, seed=seed)
-    out = []
-    for i, k in enumerate(ks):
-        ends = (float(low[i]), float(high[i]))
-        out.append({"k": k, **_row(a[index, i], b[index, i], ends, confidence)})
+    out = [{"k": k, **_row(a[index, i], b[index, i], (float(low[i]), float(high[i])), confidence)}
+           for i, k in enumerate(ks)]  # fmt: skip
     named = [pl.lit(value, pl.Int64).alias(name)
              for name, value in zip(("crossing", "crossing_low", "crossing_high"), cross)]
     return pl.DataFrame(out).with_columns(pl.selectors.float().fill_nan(None)).with_columns(named)
@@ -136,11 +134,9 @@ def four_way(correct_a: Correctness, correct_b: Correctness, k: int | None = Non
     p, q = _table(pair.n_a, pair.c_a, [k])[:, 0], _table(pair.n_b, pair.c_b, [k])[:, 0]
     p, q = p[~np.isnan(p + q)], q[~np.isnan(p + q)]
     ways = {"both": p * q, "a_only": p * (1 - q), "b_only": (1 - p) * q, "neither": (1 - p) * (1 - q)}
-    rows = []
-    for name, part in ways.items():
-        share = share_mean(part, confidence)
-        rows.append({"solved_by": name, "k": k, "items": float(part.sum()), "share": share.estimate,
-                     "low": share.low, "high": share.high})
+    rows = [{"solved_by": name, "k": k, "items": float(part.sum()),
+             **dict(zip(("share", "low", "high"), share_mean(part, confidence)))}
+            for name, part in ways.items()]  # fmt: skip
     return pl.DataFrame(rows).with_columns(pl.col("low", "high").fill_nan(None))
 
 
@@ -189,9 +185,8 @@ def _row(a: Floats, b: Floats, ends: tuple[float, float], confidence: float) -> 
     scored = ~np.isnan(a - b)
     a, b = a[scored], b[scored]
     left, right = share_mean(a, confidence), share_mean(b, confidence)
-    gap, mdd = clustered_mean(a - b, None, confidence), np.nan
-    if gap.standard_error:
-        mdd = minimum_detectable_difference(gap.standard_error, len(a), confidence)
+    gap = clustered_mean(a - b, None, confidence)
+    mdd = minimum_detectable_difference(gap.standard_error, len(a), confidence) if gap.standard_error else np.nan
     if not (a - b).any():
         ends = (-wilson(0, len(a), confidence).high, wilson(0, len(a), confidence).high)
     return {"items": len(a), "a": left.estimate, "a_low": left.low, "a_high": left.high, "b": right.estimate,

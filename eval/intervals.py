@@ -100,11 +100,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
     scale = 1 + z * z / trials
     centre = (p + z * z / (2 * trials)) / scale
     half = z / scale * np.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2))
-    low, high = max(0.0, float(centre - half)), min(1.0, float(centre + half))
-    if successes == 0:
-        low = 0.0
-    if successes == trials:
-        high = 1.0
+    low = max(0.0, float(centre - half)) if successes else 0.0
+    high = min(1.0, float(centre + half)) if successes < trials else 1.0
     return Interval(p, low, high, float(np.sqrt(p * (1 - p) / trials)), trials)
 
 

@@ -16,6 +16,7 @@ from assay.eval.charts import (
     Figure,
     Log2Axis,
     banded,
+    bands,
     colour,
     finite,
     ordered,
@@ -248,12 +249,10 @@ def difference(frame: pl.DataFrame) -> Figure:
     panels = []
     for title, part in parts(rows, "benchmark"):
         base = axis.chart(part).encode(color=colours)
-        band, whiskers = (mark.encode(y=y, y2="high:Q") for mark in (
-            base.mark_area(opacity=0.16), base.mark_rule(opacity=0.4)))  # fmt: skip
         line = base.mark_line(strokeWidth=2).encode(y="difference:Q")
         point = base.encode(y="difference:Q", shape=shapes, tooltip=tooltip)
         open_ = point.mark_point(size=64, opacity=1, strokeWidth=2, fill="var(--paper)")
-        layers = [band, rule(y=0), *_crossings(part, axis, colours), whiskers, line, open_]
+        layers = [*bands(base, y), rule(y=0), *_crossings(part, axis, colours), line, open_]
         clear = part.filter((pl.col("low") > 0) | (pl.col("high") < 0))
         if len(clear):
             filled = axis.chart(clear).mark_point(filled=True, size=64, opacity=1)

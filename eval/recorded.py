@@ -83,10 +83,8 @@ def _tables(path: Path) -> Iterator[list[Row]]:
             data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, pl.exceptions.PolarsError) as error:
         raise SourceError(f"{path}: not readable as {path.suffix or 'JSON'}: {error}") from error
-    yield from _inside(data)
-    if isinstance(data, dict):
-        for value in data.values():
-            yield from _inside(value)
+    for part in [data, *(data.values() if isinstance(data, dict) else ())]:
+        yield from _inside(part)
 
 
 def _inside(data: object) -> Iterator[list[Row]]:

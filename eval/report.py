@@ -78,8 +78,7 @@ class ReportData:
             frame = getattr(self, field.name)
             if not isinstance(frame, pl.DataFrame):
                 continue
-            missing = [name for name in COLUMNS[field.name] if name not in frame.columns]
-            if missing:
+            if missing := [name for name in COLUMNS[field.name] if name not in frame.columns]:
                 raise ValueError(f"ReportData.{field.name} has no column {missing}; it has {frame.columns}.")
             if frame.is_empty():
                 object.__setattr__(self, field.name, None)
@@ -113,13 +112,14 @@ def _write_numbers(frame: pl.DataFrame, stem: Path) -> None:
 def _figures(data: ReportData) -> dict[str, Figure]:
     from assay.eval import plots
 
+    by_metric = {} if data.curves is None else {kind: data.curves.filter(metric=kind) for kind in plots.CURVES}
     models = [] if data.curves is None else data.curves["model"].unique(maintain_order=True).to_list()  # keep colours
     makers: list[tuple[Any, Callable[..., Figure]]] = [
         (None if data.curves is None else headline(data.curves), plots.headline),
         (data.funnel, plots.funnel),
         (data.pass_rates, partial(plots.pass_rates, band=data.band)),
         (data.steps, plots.training),
-        *((_of(data.curves, kind), partial(plots.curves, kind=kind, models=models)) for kind in plots.CURVES),
+        *((by_metric.get(kind), partial(plots.curves, kind=kind, models=models)) for kind in plots.CURVES),
         (data.difference, plots.difference),
         (data.four_way, plots.four_way),
         (data.budgets, plots.budgets),
@@ -128,10 +128,6 @@ def _figures(data: ReportData) -> dict[str, Figure]:
     ]
     figures = [make(frame) for frame, make in makers if frame is not None and len(frame)]
     return {figure.name: figure for figure in figures}
-
-
-def _of(curves: pl.DataFrame | None, metric: str) -> pl.DataFrame | None:
-    return None if curves is None else curves.filter(metric=metric)
 
 
 # ---------------------------------------------------------------------------- what the numbers say, in words

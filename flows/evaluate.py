@@ -84,9 +84,8 @@ class Results:
         return students(of["teacher"][0], of["before"][0], of["after"], self.tasks) if of["after"] else None
 
     def _benchmarks(self) -> pl.DataFrame:
-        rows = [(i.exam.name, i.frame.height, i.exam.revision, i.hash[:12]) for i in self.items]
-        names = {"benchmark": pl.String, "items": pl.Int64, "revision": pl.String, "hash": pl.String}
-        frame = pl.DataFrame(rows, schema=names, orient="row")
+        frame = pl.DataFrame([{"benchmark": i.exam.name, "items": i.frame.height, "revision": i.exam.revision,
+                               "hash": i.hash[:12]} for i in self.items])  # fmt: skip
         if self.seen is None:
             return frame.with_columns(contaminated=pl.lit(None, pl.Int64))
         return frame.join(self.seen.drop("items"), on="benchmark", how="left", maintain_order="left")
