@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -19,6 +20,7 @@ from assay.pipelines.hints import did_you_mean, nearby_files
 
 __all__ = ["LocalPath", "ModelName", "Section", "load", "recipe_hash", "resolved_json"]
 
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -172,8 +174,8 @@ Loc = tuple[int | str, ...]
 
 def _explain(loc: Loc, kind: str, message: str, context: dict[str, Any], model: type[BaseModel], data: Any) -> str:
     """One pydantic error in words: section, key, what was found, and what would be right."""
-    section, key, found = _locate(loc[:-1] if kind == "extra_forbidden" else loc, data)
-    if kind == "extra_forbidden":
+    section, key, found = _locate(loc[:-1] if kind in UNKNOWN_KEY else loc, data)
+    if kind in UNKNOWN_KEY:
         keys = _keys(model, loc[:-1])
         hint = did_you_mean(str(loc[-1]), keys)
         return f"{section} has no key '{loc[-1]}'{hint} Keys: {', '.join(keys)}."
@@ -209,11 +211,11 @@ def _keys(model: type[BaseModel], loc: Loc) -> list[str]:
     for step in loc:
         fields = [m.model_fields[str(step)].annotation for m in models if step in m.model_fields]
         models = [found for annotation in fields for found in _models_in(annotation)] if fields else models
-    return list(dict.fromkeys(name for m in models for name in m.model_fields))
+    return list(dict.fromkeys(name for m in models for name in getattr(m, "model_fields", m.__annotations__)))
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models_in(annotation: Any) -> Iterator[type[Any]]:
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         yield annotation
     for part in get_args(annotation):
         yield from _models_in(part)

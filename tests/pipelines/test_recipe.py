@@ -116,6 +116,8 @@ def test_an_unknown_section_and_an_unknown_key_of_a_list_entry(small):
     edited(small, "[dificulty]", "[difficulty]")
     edited(small, 'answer = "Answer"', 'anwser = "Answer"')
     refuse(small, "[[sources]] 'svamp' has no key 'anwser'; did you mean 'answer'?")
+    edited(small, 'anwser = "Answer"', 'answer = "Answer"\npolicy = { unit = "required" }')
+    refuse(small, "[sources.policy] has no key 'unit'; did you mean 'units'? Keys: verifier, ordered_lists")
 
 
 def test_all_faults_are_reported_at_once(small):
