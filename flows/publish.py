@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -14,7 +13,7 @@ from assay.filters import difficulty
 from assay.pipelines import drift, ledger
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.recipe import Drift
-from assay.pipelines.snapshot import Snapshot, folder_of
+from assay.pipelines.snapshot import Snapshot, folder_of, markdown
 from assay.pipelines.store import Store
 
 __all__ = ["DRIFT", "publish", "slug"]
@@ -39,7 +38,9 @@ def publish(store: Store, snapshot: Snapshot, limits: Drift) -> list[dict[str, A
     key, last = slug(str(snapshot.recipe["name"])), snapshots.previous(store, snapshot)
     folder = folder_of(store, snapshot.id)
     about = f"snapshot {snapshot.id}"
-    create_table_artifact(_funnel(snapshot), key=f"{key}-funnel", description=f"Rows through the ladder, {about}")
+    create_table_artifact(
+        snapshots.told(snapshot), key=f"{key}-funnel", description=f"Rows through the ladder, {about}"
+    )
     create_markdown_artifact(_difference(store, last, snapshot), key=f"{key}-difference", description=about)
     create_markdown_artifact(_histogram(ledger.pass_rates(store, snapshot.id)), key=f"{key}-pass-rates")
     if folder.is_dir():
@@ -63,19 +64,12 @@ def _alarm(store: Store, last: str, snapshot: Snapshot, limits: Drift) -> list[d
     return found
 
 
-def _funnel(snapshot: Snapshot) -> list[dict[str, Any]]:
-    def words(reasons: str) -> str:
-        return ", ".join(f"{reason} {rows}" for reason, rows in json.loads(reasons).items())
-
-    return [row | {"reasons": words(row["reasons"])} for row in snapshot.funnel.to_dicts()]
-
-
 def _difference(store: Store, last: str | None, snapshot: Snapshot) -> str:
     """Counts by way, then single problems."""
     if last is None:
         return "The first snapshot of this recipe."
     found = ledger.diff(store, last, snapshot.id)
-    counts = "\n\n".join(_markdown(frame) for frame in (ledger.changes(found), found.head(SHOWN)) if len(frame))
+    counts = "\n\n".join(markdown(frame) for frame in (ledger.changes(found), found.head(SHOWN)) if len(frame))
     return f"From {last} to {snapshot.id}: {len(found):,} problems changed.\n\n{counts}"
 
 
@@ -89,10 +83,4 @@ def _histogram(rates: pl.DataFrame) -> str:
     rows = pl.DataFrame({"bucket": difficulty.BUCKETS}).join(buckets, on="bucket", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("problems", "kept").fill_null(0))
     width = (pl.col("problems") * 40 / pl.col("problems").max()).ceil().cast(pl.Int64)
-    return _markdown(rows.with_columns(share=pl.lit("█").repeat_by(width).list.join("")))
-
-
-def _markdown(frame: pl.DataFrame) -> str:
-    lines = [frame.columns, ["---"] * frame.width, *frame.rows()]
-    cells = (["" if v is None else str(v).replace("|", "\\|").replace("\n", " ") for v in line] for line in lines)
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+    return markdown(rows.with_columns(share=pl.lit("█").repeat_by(width).list.join("")))

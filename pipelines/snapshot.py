@@ -21,8 +21,8 @@ import polars as pl
 from assay.pipelines.errors import StoreError
 from assay.pipelines.store import SCHEMAS, Store
 
-__all__ = ["FUNNEL", "Snapshot", "card", "find", "folder_of", "latest", "load", "new_id", "previous", "record",
-           "write"]  # fmt: skip
+__all__ = ["FUNNEL", "Snapshot", "card", "find", "folder_of", "latest", "load", "markdown", "new_id", "previous",
+           "record", "told", "write"]  # fmt: skip
 
 FUNNEL = pl.Schema({"filter": pl.String, "rows_in": pl.Int64, "rows_out": pl.Int64, "reasons": pl.String})
 """One row per filter; `reasons` is a JSON map from reason to rows."""
@@ -147,19 +147,28 @@ def write(
 def card(snapshot: Snapshot, kept: pl.DataFrame, rejected: pl.DataFrame, back_scan: pl.DataFrame) -> str:
     """The README.md: YAML front matter that declares the two configs, and what a reader must know."""
     name = str(snapshot.recipe.get("name") or "curated problems")
+    tables = [
+        ("Rows", pl.DataFrame({"config": ["default", "rejected"], "rows": [kept.height, rejected.height]})),
+        ("Funnel", pl.DataFrame(told(snapshot)).rename({"rows_in": "in", "rows_out": "out"})),
+        ("Sources", _sources(kept, rejected)),
+        ("Benchmarks", _benchmarks(snapshot)),
+        (
+            "Older snapshots with items of these benchmarks",
+            _counted(back_scan, "snapshot", pl.col("reason").alias("stage")),
+        ),
+        (
+            "Difficulty",
+            _counted(kept, pl.col("bucket").fill_null("not scored")) if "bucket" in kept.columns else kept.clear(),
+        ),
+    ]
     sections = [
         f"---\n{_front_matter(name, kept, rejected)}\n---\n\n# {name}, snapshot {snapshot.id}",
         f"Made {snapshot.time:%Y-%m-%d %H:%M} UTC by `assay` from recipe {snapshot.recipe_hash[:12]}"
         + (f", after snapshot {snapshot.parent}." if snapshot.parent else "."),
-        _table("Rows", ["config", "rows"], [["default", kept.height], ["rejected", rejected.height]]),
-        _table("Funnel", ["filter", "in", "out", "reasons"], _funnel_rows(snapshot.funnel)),
-        _table("Sources", ["source", "licence", "kept", "rejected"], _source_rows(kept, rejected)),
-        _table("Benchmarks", ["name", "revision", "sha256", "rows"], _benchmark_rows(snapshot.benchmarks)),
-        _table("Older snapshots with items of these benchmarks", ["snapshot", "stage", "rows"], _hits(back_scan)),
-        _table("Difficulty", ["bucket", "rows"], _bucket_rows(kept)),
+        *(f"## {title}\n\n{markdown(rows)}" for title, rows in tables if len(rows)),
         f"## Recipe\n\n```json\n{json.dumps(_said(snapshot.recipe), indent=1, ensure_ascii=False)}\n```",
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
 def _said(value: Any) -> Any:
@@ -191,48 +200,35 @@ def _front_matter(name: str, kept: pl.DataFrame, rejected: pl.DataFrame) -> str:
     return "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
 
 
-def _table(title: str, header: list[str], rows: list[list[Any]]) -> str:
-    if not rows:
-        return ""
-    lines = [header, ["---"] * len(header), *rows]
-    text = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
-    return f"## {title}\n\n{text}"
+def markdown(frame: pl.DataFrame) -> str:
+    """The frame as a table; a null is an empty cell."""
+    lines = (frame.columns, ["---"] * frame.width, *frame.rows())
+    cells = (["" if v is None else " ".join(str(v).replace("|", "\\|").split()) for v in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else " ".join(str(value).replace("|", "\\|").split())
+def told(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The funnel's rows with their reasons in words."""
+    reasons = (json.loads(row).items() for row in snapshot.funnel["reasons"])
+    words = [", ".join(f"{reason} {rows}" for reason, rows in found) for found in reasons]
+    return snapshot.funnel.with_columns(reasons=pl.Series(words, dtype=pl.String)).to_dicts()
 
 
-def _funnel_rows(funnel: pl.DataFrame) -> list[list[Any]]:
-    def words(reasons: str) -> str:
-        return ", ".join(f"{reason} {rows}" for reason, rows in json.loads(reasons).items())
-
-    return [[r["filter"], r["rows_in"], r["rows_out"], words(r["reasons"])] for r in funnel.to_dicts()]
-
-
-def _source_rows(kept: pl.DataFrame, rejected: pl.DataFrame) -> list[list[Any]]:
-    columns = ("source", "license")
-    rows = pl.concat(
-        [kept.select(*columns, kept=pl.lit(True)), rejected.select(*columns, kept=pl.lit(False))]
-    ).with_columns(pl.col("license").fill_null("not stated"))
-    counts = rows.group_by(columns).agg(pl.col("kept").sum(), rejected=(~pl.col("kept")).sum())
-    return [list(row) for row in counts.sort(columns).rows()]
+def _sources(kept: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
+    by = pl.col("source"), pl.col("license").fill_null("not stated").alias("licence")
+    rows = pl.concat([kept.select(*by, kept=True), rejected.select(*by, kept=False)])
+    counts = rows.group_by("source", "licence").agg(pl.col("kept").sum(), rejected=(~pl.col("kept")).sum())
+    return counts.sort("source", "licence")
 
 
-def _benchmark_rows(benchmarks: list[dict[str, Any]]) -> list[list[Any]]:
-    return [[b["name"], b.get("revision") or "local file", b["hash"], b["rows"]] for b in benchmarks]
+def _benchmarks(snapshot: Snapshot) -> pl.DataFrame:
+    rows = [(b["name"], b.get("revision") or "local file", b["hash"], b["rows"]) for b in snapshot.benchmarks]
+    return pl.DataFrame(rows, schema=["name", "revision", "sha256", "rows"], orient="row")
 
 
-def _hits(back_scan: pl.DataFrame) -> list[list[Any]]:
-    counts = back_scan.group_by("snapshot", "reason").len().sort("snapshot", "reason")
-    return [list(row) for row in counts.rows()]
-
-
-def _bucket_rows(kept: pl.DataFrame) -> list[list[Any]]:
-    if "bucket" not in kept.columns:
-        return []
-    counts = kept.group_by(pl.col("bucket").fill_null("not scored")).len()
-    return [list(row) for row in counts.sort("len", "bucket", descending=[True, False]).rows()]
+def _counted(frame: pl.DataFrame, *by: str | pl.Expr) -> pl.DataFrame:
+    counts = frame.group_by(*by).agg(rows=pl.len())
+    return counts.sort("rows", *counts.columns[:-1], descending=[True] + [False] * len(by))
 
 
 def now() -> datetime:
