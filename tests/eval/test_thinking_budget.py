@@ -1,7 +1,7 @@
 """A small engine that is a function of (prompt, seed), over a real tokenizer: sweeps are checked token by token."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import polars as pl
@@ -62,6 +62,26 @@ class Function:
         return Completion(request.key, out, [0.0] * len(out), self.tokenizer.decode(out), reason, 0.0)
 
 
+class Budgeted(Function):
+    """Forces the stop text behind so many tokens of thinking, as vLLM does: also where the last one ended it."""
+
+    def complete(self, request):
+        budget, limit = request.sampling.thinking_budget, request.sampling.max_tokens
+        if budget is None:
+            return super().complete(request)
+        first = super().complete(replace(request, sampling=replace(request.sampling, max_tokens=budget)))
+        out, end = first.token_ids, self.tokenizer.encode("</think>", add_special_tokens=False)
+        if first.finish_reason == "stop" or end[0] in out[:-1]:
+            self.sampled_tokens -= len(out)
+            return super().complete(request)
+        stop = self.tokenizer.encode(QWEN3_STOP, add_special_tokens=False)
+        rest = replace(request.sampling, max_tokens=limit - budget - len(stop))
+        after = super().complete(replace(request, prompt_ids=[*request.prompt_ids, *out, *stop], sampling=rest))
+        self.sampled_tokens += len(stop)
+        ids = [*out, *stop, *after.token_ids]
+        return Completion(request.key, ids, [0.0] * len(ids), self.tokenizer.decode(ids), after.finish_reason, 0.0)
+
+
 class Exact:
     def __init__(self):
         self.pairs = []
@@ -100,6 +120,20 @@ def run(speak, budgets, problems=ONE, n=1, tokenizer=None, **more):
     engine, grader = Function(tokenizer or make_tokenizer(), speak), Exact()
     options = {"verifier": grader, "answer_tokens": 8, **more}
     return sweep(engine, problems, budgets, n, **options), engine, grader
+
+
+@pytest.mark.parametrize("thinking", ["abc", "abcab", "abcabcabcabc"])
+def test_the_engines_own_budget_gives_the_rows_of_the_reuse(thinking):
+    """Thinking that ends before, in the very last token of, and beyond a budget."""
+    budgets, rows = [0, 2, 4, 6, 9], []
+    for procedure in ("reuse", "vllm"):
+        engine = Budgeted(make_tokenizer(), script(thinking, "42"))
+        found = sweep(engine, ONE, budgets, 2, verifier=Exact(), answer_tokens=8, procedure=procedure)
+        assert found["new_tokens"].sum() == engine.sampled_tokens
+        rows.append(found.drop("new_tokens", "anew_tokens"))
+    assert_frame_equal(*rows)
+    ended = len(thinking) + 1
+    assert rows[0]["forced"].to_list() == [b != 0 and b < ended for b in budgets for _ in range(2)]
 
 
 def by_budget(found):
