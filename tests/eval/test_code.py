@@ -234,7 +234,7 @@ def test_verdicts(verifier):
     items = [block("def f(x): return x + 1"), block("def f(x): return x"), block("while True: pass"), "no program",
              "```python\ndef f(x): ret", block("import os; os._exit(0)"), block("def f(x): return x + 1")]  # fmt: skip
     finish = ["stop", "stop", "stop", "stop", "length", "stop", "length"]
-    verdicts = verifier.grade_many([(tests, item) for item in items], None, finish)
+    verdicts = verifier.grade_many([(tests, item) for item in items], finish)
     assert [(v.status, v.reason) for v in verdicts] == [
         ("correct", None), ("wrong", "failed"), ("wrong", "time_limit"), ("wrong", "no_answer"),
         ("truncated", "length"), ("wrong", "exited_early"), ("correct", None),
