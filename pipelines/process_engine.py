@@ -1,4 +1,4 @@
-"""An engine in a process of its own: this one computes while it samples, and keeps its process group to itself."""
+"""An engine in another process: this one computes while it samples, and each has a process group to itself."""
 
 from __future__ import annotations
 
@@ -18,32 +18,24 @@ from assay.pipelines.errors import AssayError, EngineError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ProcessEngine"]
+__all__ = ["PipeEngine", "ProcessEngine", "serve"]
 
 OF_RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
             "MASTER_PORT")  # fmt: skip
 
 
-class ProcessEngine(DeferredEngine):
-    """vLLM in a fresh process, started at once; requests, completions and weights go through a pipe, by value.
-
-    Args:
-        model, max_model_len: as for `VllmEngine`, which gets `settings` too.
-        devices: what `CUDA_VISIBLE_DEVICES` is there; empty leaves it as it is here.
+class PipeEngine(DeferredEngine):
+    """The engine that `serve` has at the other end of a pipe; requests, completions and weights go by value.
 
     Raises:
-        EngineError: the process has ended, or the engine did not start (from the first call).
+        EngineError: the other end is closed; from every method that asks it.
     """
 
     busy_seconds, sampled_tokens = 0.0, 0
 
-    def __init__(self, model: str, *, max_model_len: int, devices: str = "", **settings: Any) -> None:
-        start = partial(VllmEngine, model, max_model_len=max_model_len, **settings)
-        super().__init__(model, max_model_len, start)
-        self._pipe, theirs = get_context("spawn").Pipe()
-        self.process = get_context("spawn").Process(target=_serve, args=(theirs, start, devices), daemon=True)
-        self.process.start()
-        theirs.close()
+    def __init__(self, model: str, max_model_len: int, pipe: Connection) -> None:
+        super().__init__(model, max_model_len, lambda: self)
+        self.pipe = pipe
 
     def stream(self, requests: Sequence[Request]) -> Stream:
         """As the protocol says, but all at the end."""
@@ -60,15 +52,13 @@ class ProcessEngine(DeferredEngine):
         self.fingerprint = fingerprint
 
     def close(self) -> None:
-        """End the process."""
-        self._pipe.close()
-        self.process.kill()
-        self.process.join()
+        """The other end goes on without this one."""
+        self.pipe.close()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
-            self._pipe.send_bytes(pickle.dumps((method, arguments)))
-            answer = pickle.loads(self._pipe.recv_bytes())
+            self.pipe.send_bytes(pickle.dumps((method, arguments)))
+            answer = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError) as error:
             raise EngineError(f"{self.model}: the sampler's process has ended; what it said stands above.") from error
         if isinstance(answer, AssayError):
@@ -77,18 +67,47 @@ class ProcessEngine(DeferredEngine):
         return value
 
 
-def _serve(pipe: Connection, start: Callable[[], Engine], devices: str) -> None:
-    """Answer until the other end is closed; an error that the user can mend is an answer too."""
+class ProcessEngine(PipeEngine):
+    """vLLM in a fresh process, started at once.
+
+    Args:
+        model, max_model_len: as for `VllmEngine`, which gets `settings` too.
+        devices: what `CUDA_VISIBLE_DEVICES` is there; empty leaves it as it is here.
+
+    Raises:
+        EngineError: the engine did not start; from the first call.
+    """
+
+    def __init__(self, model: str, *, max_model_len: int, devices: str = "", **settings: Any) -> None:
+        start = partial(VllmEngine, model, max_model_len=max_model_len, **settings)
+        ours, theirs = get_context("spawn").Pipe()
+        super().__init__(model, max_model_len, ours)
+        self.process = get_context("spawn").Process(target=_start, args=(theirs, start, devices), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def close(self) -> None:
+        """End the process."""
+        super().close()
+        self.process.kill()
+        self.process.join()
+
+
+def _start(pipe: Connection, start: Callable[[], Engine], devices: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in OF_RANKS:
         os.environ.pop(name, None)
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    engine = _try(start)
+    serve(pipe, _try(start))
+
+
+def serve(pipe: Connection, engine: Engine | AssayError) -> None:
+    """Answer until the other end is closed; an error that the user can mend is an answer too."""
     while True:
         try:
             question = pickle.loads(pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):
             return
         answer = engine if isinstance(engine, AssayError) else _try(partial(_answer, engine, *question))
         pipe.send_bytes(pickle.dumps(answer))

@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch
 
 from assay.flows.models import EnginePool
 from assay.pipelines.errors import AssayWarning
+from assay.pipelines.process_engine import serve
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 from assay.rl.checkpoint import latest_checkpoint, load_model, load_state
@@ -107,17 +110,22 @@ def test_stopped_anywhere(
 
 
 def test_killed_while_a_checkpoint_is_written(whole: Any, pool: EnginePool) -> None:
+    """The trainer's process; it samples with the engine of this one."""
     folder, store, made, _ = whole
-    worker = Path(__file__).parent / "resume_worker.py"
-    command = [sys.executable, str(worker), str(folder / "s"), str(folder / "killed"), made.model_dump_json()]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    half = folder / "killed" / "checkpoints" / ".step-4.tmp"
-    until = time.monotonic() + 300
-    while not half.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.002)
-    time.sleep(0.15)
-    process.send_signal(signal.SIGKILL)
-    error = process.communicate()[1]
+    worker, half = Path(__file__).parent / "resume_worker.py", folder / "killed" / "checkpoints" / ".step-3.tmp"
+    with Listener(family="AF_UNIX") as door:
+        engine = pool.get(made.model)
+        serving = threading.Thread(target=lambda: serve(door.accept(), engine), daemon=True)
+        serving.start()
+        command = [sys.executable, str(worker), str(folder / "s"), str(folder / "killed"), made.model_dump_json()]
+        process = subprocess.Popen([*command, str(door.address)], stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 300
+        while not half.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        time.sleep(0.15)
+        process.send_signal(signal.SIGKILL)
+        error = process.communicate()[1]
     assert half.exists(), error
-    assert latest_checkpoint(folder / "killed" / "checkpoints") == folder / "killed" / "checkpoints" / "step-3"
+    serving.join(60)
+    assert latest_checkpoint(folder / "killed" / "checkpoints") == folder / "killed" / "checkpoints" / "step-2"
     same(whole, "killed", train(made, pool, store, folder / "killed"))

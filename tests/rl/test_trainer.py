@@ -207,9 +207,9 @@ def test_metrics_and_rollouts_are_recorded(pool: EnginePool, reasoner: Path, tmp
 def test_partial_rollouts_are_trained_with_the_bound_and_every_token_is_accounted_for(
     pool: EnginePool, reasoner: Path, tmp_path: Path
 ) -> None:
-    """24 tokens a step, and a bound of one update: what needs three steps is dropped and counted."""
+    """12 tokens a step and a bound of one update: a group with an answer of more than 24 is dropped and counted."""
     store, size = Store.open(tmp_path / "s", create=True), {"prompts": 4, "group_size": 4, "max_tokens": 64}
-    sampling = {**size, "instruction": "", "step_tokens": 24, "max_refills": 0}
+    sampling = {**size, "instruction": "", "step_tokens": 12, "max_refills": 0}
     made, engine = recipe(tmp_path / "s", reasoner, steps=6, sampling=sampling), pool.get(str(reasoner))
     with Verifier(workers=1) as verifier:
         trainer = Trainer(made, load_model(reasoner), engine, verifier, PROBLEMS, store, tmp_path / "r")
@@ -217,8 +217,8 @@ def test_partial_rollouts_are_trained_with_the_bound_and_every_token_is_accounte
             trainer.train()
     rows = store.scan("rollouts").select("step", "weights_version", "tokens").collect()
     age = rows["step"] - 1 - rows["weights_version"]
-    assert set(age) <= {0, 1}
-    assert age.filter(rows["tokens"] > 24).max() == 1
+    assert set(age) == {1}
+    assert 12 < rows["tokens"].min() <= rows["tokens"].max() <= 24  # type: ignore[operator]
     steps = store.scan("steps").collect().pivot("metric", index="step", values="value")
     accounted = steps.select("trained_tokens", "wasted_tokens", "stale_tokens").sum().row(0)
     left = sum(tokens for _, tokens, _ in trainer.buffer.state()["held"]) + sum(d.tokens for d in trainer.maker.drafts)
