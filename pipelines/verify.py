@@ -34,7 +34,6 @@ from assay.pipelines.process_pool import ItemTimeout, ProcessPool
 from assay.pipelines.quantity import MAX_CHARS, ExpressionTooLarge, quantity
 
 if TYPE_CHECKING:
-    from assay.pipelines.code_verifier import CodeVerifier
     from assay.pipelines.engines import Engine
 
 __all__ = ["VERSION", "Policy", "Verdict", "Verifier"]
@@ -68,8 +67,10 @@ class Verifier:
     """
 
     def __init__(self, workers: int = 2, deadline_s: float = 5.0, judge: Callable[[], Engine] | None = None) -> None:
+        from assay.pipelines.code_verifier import CodeVerifier
+
         self.name = f"assay-{VERSION}+math-verify-{importlib.metadata.version('math-verify')}"
-        self.workers, self._make_judge = workers, judge
+        self._programs, self._make_judge = CodeVerifier(workers), judge
         self._pool = ProcessPool("assay.pipelines.symbolic", "answer", workers, deadline_s)
         self._cache: dict[_Key, Verdict] = {}
         self._running: dict[_Key, Future[dict[str, Any]]] = {}
@@ -87,14 +88,9 @@ class Verifier:
 
     def close(self) -> None:
         """End the worker processes, the sandbox and the judge."""
-        for owned in (self._pool, *(vars(self)[name] for name in ("_programs", "_judge") if name in vars(self))):
-            owned.close()
-
-    @cached_property
-    def _programs(self) -> CodeVerifier:
-        from assay.pipelines.code_verifier import CodeVerifier
-
-        return CodeVerifier(self.workers)
+        for owned in (self._pool, self._programs, vars(self).get("_judge")):
+            if owned is not None:
+                owned.close()
 
     @cached_property
     def _judge(self) -> Engine:
