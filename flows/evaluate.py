@@ -21,6 +21,7 @@ from assay.flows.models import EnginePool, verifier_of
 from assay.flows.results import save
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.errors import SourceError
+from assay.pipelines.prompts import render
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
@@ -153,6 +154,9 @@ def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: 
                    results: Results, console: Console) -> Evaluation:  # fmt: skip
     """All benchmarks of the recipe with one model; adds to `results`."""
     results.items = results.items or [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
+    asked = {id(i): recipe.budgets.tokens if i.exam.budgets is None else i.exam.budgets for i in results.items}
+    if any(0 in budgets for budgets in asked.values()):
+        render(engine.tokenizer, "", "direct")  # a template without a direct mode is told of before anything is sampled
     parts, sampling = [], Sampling(recipe.temperature, recipe.top_p, recipe.top_k, recipe.max_tokens)
     with console.progress() as bar:
         for items in results.items:
@@ -163,7 +167,7 @@ def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: 
                 sampling=sampling, instruction=_instruction(recipe, items), seed=recipe.seed,
                 policy=items.exam.grading(), progress=bar.update))  # fmt: skip
             bar.end(_line(parts[-1]))
-            if budgets := items.exam.budgets if items.exam.budgets is not None else recipe.budgets.tokens:
+            if budgets := asked[id(items)]:
                 bar.start(f"{label} budgets")
                 samples = _sweep(recipe, engine, verifier, store, items, budgets, bar.update)
                 frame = thinking_budget.summarise(samples, recipe.budgets.ks)
