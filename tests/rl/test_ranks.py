@@ -54,7 +54,7 @@ def write_recipe(out: Path) -> None:
     snapshots.record(store, Snapshot("s", None, "h", {"sources": []}, [], FUNNEL.to_frame(), datetime(2026, 1, 1)))
     data = snapshots.folder_of(store, "s") / "data"
     data.mkdir(parents=True)
-    PROBLEMS.write_parquet(data / "train.parquet")
+    PROBLEMS.with_columns(source=pl.lit("sums")).write_parquet(data / "train.parquet")
     (out / "train.toml").write_text(
         f'name = "one"\nmodel = "{REASONER}"\nstore = "{out / "store"}"\nsteps = 3\ncheckpoint_every = 2\n'
         "[sampling]\nprompts = 4\ngroup_size = 4\nmax_tokens = 64\ninstruction = ''\n"
