@@ -37,7 +37,7 @@ from assay.rl.presets import PRESETS
 from assay.rl.recipe import TrainRecipe
 from assay.rl.trainer import Trainer
 
-SEEDS, TOKENS, STEPS, ITEMS, SAMPLES = (0, 1, 2), 65_000, 16, 100, 16
+SEEDS, TOKENS, STEPS, ITEMS, SAMPLES = (0, 1, 2), 58_000, 16, 100, 16
 START = "start"
 BESIDE = {
     "dr_grpo, uniform": {"algorithm": "dr_grpo", "curriculum": {"order": "none", "prioritised": False}},
