@@ -149,8 +149,8 @@ def test_replay_of_recorded_results(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text("".join(json.dumps({"item": i, "correct": r}) + "\n" for i, r in enumerate(rows)))
     done = assay("replay", "r.jsonl", "--ks", "1,4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "0.4167" in done.stdout
-    assert "0.6667" in done.stdout
+    assert "41.67" in done.stdout
+    assert "66.67" in done.stdout
 
 
 def test_importing_filters_loads_nothing_heavy() -> None:
