@@ -149,13 +149,13 @@ def said(row: dict) -> str:
 
 
 def plot(found: pl.DataFrame) -> alt.Chart:
-    base = alt.Chart(found.with_columns(k=pl.format("pass@{}", "k")))
     order = found.filter(k=1).sort("gain", descending=True)["run"].to_list()
-    y = alt.Y("run:N", sort=order, title=None)
-    zero = alt.Chart(pl.DataFrame({"x": [0.0]})).mark_rule(color="#888").encode(x="x:Q")
-    bars = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="gain over the start, 95% interval over items"),
-                                                x2="high:Q", y=y)  # fmt: skip
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(x="gain:Q", y=y)
+    base = alt.Chart().encode(y=alt.Y("run:N", sort=order, title=None))  # without data: each panel gives its own
+    zero = alt.Chart().mark_rule(color="#888").encode(x=alt.datum(0))
+    bars = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("low:Q", title="gain over the start, 95% interval over items"), x2="high:Q"
+    )
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(x="gain:Q")
     layers = alt.layer(zero, bars, points, data=found.with_columns(k=pl.format("pass@{}", "k")))
     return layers.properties(width=320, height=300).facet(column=alt.Column("k:N", title=None))
 
