@@ -18,7 +18,6 @@ __all__ = [
     "evidence",
     "interval",
     "pass_rates",
-    "side_by_side",
     "undecided",
 ]
 
@@ -76,11 +75,6 @@ def _refuse_unknown_status(status: pl.Series) -> None:
     unknown = sorted(set(status.drop_nulls().unique()) - set(STATUSES))
     if unknown:
         raise ValueError(f"status {unknown[0]!r} is none of {', '.join(STATUSES)}; map it before counting")
-
-
-def side_by_side(rates: pl.DataFrame) -> pl.DataFrame:
-    """Pass rates of several models: `problem_id` and one column per model, null where a model has no rate."""
-    return rates.pivot("model", index="problem_id", values="pass_rate", maintain_order=True)
 
 
 def decide(

@@ -80,6 +80,16 @@ class Results:
     def _of_all(self, part: Any) -> pl.DataFrame:
         return pl.concat([part(e) for e in self.evaluations.values()])
 
+    def changes(self) -> pl.DataFrame | None:
+        """Items that each student gained and lost, as `distillation.changes` gives them with the `student` in front."""
+        found = []
+        for name in self.of("after"):
+            items = [self.evaluations[n].items.rename({"benchmark": "task"}) for n in (*self.of("before"), name)]
+            before, after = distillation.scored(*items)
+            moved = distillation.changes(before, after).filter(pl.col("change") != "same")
+            found.append(moved.select(pl.lit(name).alias("student"), pl.all()))
+        return pl.concat(found) if found else None
+
     def _students(self) -> pl.DataFrame | None:
         of = {role: [self.evaluations[name] for name in self.of(role)] for role in ("teacher", "before", "after")}
         return students(of["teacher"][0], of["before"][0], of["after"], self.tasks) if of["after"] else None
@@ -147,7 +157,10 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     for told in comparison.told(data.difference):
         console.say("\n  ".join([f"  {told['benchmark']}: {told['model']} - {told['base']}", *told["lines"]]))
     folder = recipe.store / "evaluations" / f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    return save(data, folder, recipe.name)
+    save(data, folder, recipe.name)
+    if (changes := results.changes()) is not None:
+        changes.write_csv(folder / "data" / "distillation_items.csv")
+    return folder
 
 
 def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store,

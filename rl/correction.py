@@ -19,7 +19,7 @@ from assay.pipelines.errors import AssayWarning, RecipeError
 from assay.rl.aggregation import Denominator, aggregate, divisor
 from assay.rl.kl import clamped_exp
 
-__all__ = ["Correction", "correct", "require_full_support"]
+__all__ = ["Correction", "correct"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +82,3 @@ def _weights(when: str, weights: Tensor, terms: Tensor, count: Tensor) -> dict[s
         f"correction_weight_mean_{when}": trained.sum() / count,
         f"correction_weight_{when}_max": trained.amax(),
     }
-
-
-def require_full_support(top_p: float, top_k: int, *, renormalised: bool = False) -> None:
-    """Refuse sampling that cuts the vocabulary, unless the trainer's log-probabilities are over the same cut.
-
-    With top-p below 1 or a top-k, the sampler's distribution is renormalised over fewer tokens than the
-    trainer's, so the ratio is not 1 even before the first step. `top_k` 0 or -1 means none.
-    """
-    if (top_p < 1 or top_k > 0) and not renormalised:
-        raise RecipeError(
-            f"sampling: top_p={top_p}, top_k={top_k} cut the sampler's distribution but not the trainer's; "
-            "set top_p = 1 and top_k = 0, and use the temperature instead."
-        )

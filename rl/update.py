@@ -18,7 +18,7 @@ from assay.rl.checkpoint import load_model, load_state
 from assay.rl.clock import Clock
 from assay.rl.correction import Correction, correct
 from assay.rl.critic import Critic, token_advantages
-from assay.rl.kl import AdaptiveKL
+from assay.rl.kl import AdaptiveKL, kl_in_reward
 from assay.rl.losses import Loss, policy_loss
 from assay.rl.memory import keep_large_blocks
 from assay.rl.policy import Policy
@@ -90,10 +90,12 @@ class Updater:
         live = live_groups(rewards, size)
         examples = [e for g in groups for e in g.examples()]
         logp = padded([s.logprobs for s in samples])
+        lengths = torch.tensor([len(e.completion_ids) for e in examples], dtype=torch.int64)
+        mask = torch.arange(logp.shape[1])[None] < lengths[:, None]
         reference, kl = self._in_reward(examples, logp)
         if self.critic is not None and groups:
-            return self._estimate_tokens(examples, rewards, logp, reference, live, kl)
-        rewards = rewards - self.kl.beta * (logp - reference).sum(-1)
+            return self._estimate_tokens(examples, rewards, logp, reference, mask, live, kl)
+        rewards = kl_in_reward(rewards, logp, reference, mask, self.kl.beta)
         batch = advantages(rewards, size, kind=p.advantage, ddof=p.ddof) if groups else rewards
         return Estimate(batch, batch, live, kl=kl)
 
@@ -105,17 +107,16 @@ class Updater:
         return reference, float((logp - reference).sum() / max(1, sum(len(e.completion_ids) for e in examples)))
 
     def _estimate_tokens(
-        self, examples: list[Example], rewards: Tensor, logp: Tensor, reference: Tensor, live: Tensor, kl: float | None
-    ) -> Estimate:
+        self, examples: list[Example], rewards: Tensor, logp: Tensor, reference: Tensor, mask: Tensor, live: Tensor,
+        kl: float | None,
+    ) -> Estimate:  # fmt: skip
         assert self.critic is not None
-        lengths = torch.tensor([len(e.completion_ids) for e in examples])
-        mask = torch.arange(logp.shape[1])[None] < lengths[:, None]
         with self.clock("torch"):
             values = self.critic.values(examples)
         advantage, returns = token_advantages(
             rewards, values, logp, reference, mask & ~rewards.isnan()[:, None], self.kl.beta, self.recipe.critic
         )
-        return Estimate(advantage, advantage.sum(-1) / lengths.clamp(min=1), live, values, returns, kl)
+        return Estimate(advantage, advantage.sum(-1) / mask.sum(-1).clamp(min=1), live, values, returns, kl)
 
     @ranks.together
     def update(self, groups: list[Group], estimate: Estimate, step: int) -> dict[str, float]:

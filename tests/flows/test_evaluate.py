@@ -91,6 +91,19 @@ def test_who_is_compared_with_whom(results: Results) -> None:
     assert data.four_way.select("model", "base").unique().rows() == [("RL", "base")]  # type: ignore[union-attr]
 
 
+def test_items_that_a_student_gained_and_lost_are_listed(results: Results) -> None:
+    """As many as the table counts, and of an item that is listed the rates differ."""
+    listed, students = results.changes(), results.report([1]).distillation
+    assert listed is not None
+    assert students is not None
+    counted = students.filter(model="student after").select("task", "gained", "lost").rows()
+    for task, *counts in counted:
+        moved = listed.filter(task=task, student="new")["change"].to_list()
+        assert [moved.count("gained"), moved.count("lost")] == counts
+    assert listed.height > 0
+    assert ((listed["after"] > listed["before"]) == (listed["change"] == "gained")).all()
+
+
 def test_a_student_is_set_against_its_teacher_and_itself(results: Results) -> None:
     students = results.report([1]).distillation
     assert students is not None

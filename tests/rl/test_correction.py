@@ -5,7 +5,8 @@ import torch
 
 from assay.pipelines.errors import AssayWarning, RecipeError
 from assay.rl.aggregation import Denominator, combine_metrics
-from assay.rl.correction import correct, require_full_support
+from assay.rl.correction import correct
+from assay.rl.recipe import TrainRecipe
 
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 SAMPLER = torch.zeros(2, 3)
@@ -81,12 +82,10 @@ def test_hostile_log_probabilities_stay_finite():
 
 
 def test_a_cut_vocabulary_is_refused():
-    require_full_support(1.0, 0)
-    require_full_support(1.0, -1)
-    require_full_support(0.9, 50, renormalised=True)
-    for top_p, top_k in ((0.95, 0), (1.0, 20)):
-        with pytest.raises(RecipeError, match="set top_p = 1 and top_k = 0"):
-            require_full_support(top_p, top_k)
+    """The trainer's log-probabilities are over the whole vocabulary: the sampler's distribution is not to be cut."""
+    for name, value in (("top_p", 0.95), ("top_k", 20)):
+        with pytest.raises(ValueError, match=rf"sampling\.{name}\s+Extra inputs"):
+            TrainRecipe.model_validate({"name": "t", "model": "m", "store": "s", "sampling": {name: value}})
 
 
 def test_unknown_settings_are_refused():
