@@ -113,6 +113,15 @@ def test_pairs_join_by_item(tmp_path):
         compare(pl.concat([a, b.with_columns(item=pl.lit("z"))]), "a", "b", [1])
 
 
+def test_items_of_fewer_samples_than_k_are_in_no_estimate_at_k(tmp_path):
+    rows = [{"correct": [1], "answers": ["4"], "scores": [1.0]},
+            {"correct": [0, 1], "answers": ["5", "4"], "scores": [2.0, 1.0]}]  # fmt: skip
+    found = curves(read(lines(tmp_path / "r.jsonl", rows)), [1, 2]).sort("metric", "k")
+    assert found.select("metric", "k", "estimate", "items").rows() == [
+        ("best-of-k", 1, 0.75, 2), ("best-of-k", 2, 0.0, 1), ("maj@k", 1, 0.75, 2), ("maj@k", 2, 0.5, 1),
+        ("pass@k", 1, 0.75, 2), ("pass@k", 2, 1.0, 1)]  # fmt: skip
+
+
 def test_headline_numbers_are_the_first_and_last_of_a_curve(tmp_path):
     rows = [{"correct": [1, 0], "answers": ["4", "4"]}, {"correct": [1, 0], "answers": ["4", "5"], "scores": [1, 2]}]
     found = headline(curves(read(lines(tmp_path / "r.jsonl", rows)), [1, 2]))

@@ -226,6 +226,8 @@ def test_a_retold_problem_keeps_its_numbers():
     row[4:] = (1 - (row**2).sum()) ** 0.5 / 22**0.5
     rows = ["Three hours pass while one drives steadily, at fifty or 50.", "It took 4 hours and 50 minutes.", "3"]
     assert index.scan(rows, np.stack([row] * 3))["stage"].to_list() == ["embedding", None, None]
+    row[:2] = 0.4, 0.62  # nearest to an item of one number, which says too little
+    assert index.scan(["About 30."], row[None])["stage"].to_list() == [None]
 
 
 def test_faults_are_named():

@@ -35,6 +35,19 @@ def with_samples(group: Group, **changes: list[Any]) -> Group:
     return replace(group, samples=samples)
 
 
+def test_the_kl_to_the_reference_comes_off_the_rewards(tiny: Any, groups_of: Any) -> None:
+    """Sampled half a nat above the reference at every token: 0.5 x tokens x beta less, and RLOO's baseline of that."""
+    size = {"prompts": 4, "group_size": 4, "max_tokens": 16}
+    recipe = TrainRecipe(name="t", model="m", store="s", algorithm="rloo", changes={"beta": 0.1}, sampling=size)  # type: ignore[arg-type]
+    updater = Updater(tiny, recipe, recipe.preset(), Clock())
+    (group,) = groups_of(tiny, count=1)
+    plain = updater.estimate([group])
+    raised = with_samples(group, logprobs=[[x + 0.5 for x in s.logprobs] for s in group.samples])
+    off = torch.tensor([0.5 * 0.1 * len(s.token_ids) for s in group.samples])
+    expected = plain.completion - (off - (off.sum() - off) / (len(off) - 1))
+    assert updater.estimate([raised]).completion == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize("algorithm", sorted(PRESETS))
 def test_gradient_is_the_same_for_every_micro_batch_size_padded_or_packed(
     tiny: Any, groups_of: Any, updated: Any, algorithm: str
