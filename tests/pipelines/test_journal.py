@@ -87,13 +87,14 @@ class Tokenizer:
     def encode(self, text, **_): return [ord(c) for c in text]
 
 class Slow:
-    '''A model whose completion follows from the seed, finished in any order, one at a time.'''
+    '''A model whose completion follows from the seed, finished in any order, one at a time; told, it stops at 22.'''
     name, fingerprint, max_model_len, tokenizer = "slow", "slow-1", 1000, Tokenizer()
     def __init__(self, tell=None): self.tell = tell
     def stream(self, requests):
         requests = list(requests)
         random.Random(os.getpid()).shuffle(requests)
-        for r in requests:
+        for done, r in enumerate(requests):
+            if self.tell and done == 22: signal.pause()  # 110 kills never see the end of 2,500, on no machine
             chance = random.Random(r.seed)
             ids = [chance.randrange(10**5) for _ in range(chance.randrange(1, 40))]
             if self.tell:
@@ -105,7 +106,7 @@ def sample(path, tell=None):
     problems = pl.DataFrame({"id": [f"p{i}" for i in range(25)], "problem": [f"{i} + {i}" for i in range(25)]})
     journal.FOLD_ROWS = 16
     store = Store.open(path, create=True)
-    return generate.sample(store, Slow(tell), problems, mode="think", samples=80, sampling=Sampling(max_tokens=40),
+    return generate.sample(store, Slow(tell), problems, mode="think", samples=100, sampling=Sampling(max_tokens=40),
                            progress=tell and (lambda done, total, note: tell(b"d") if done else None))
 
 generate.Plan.forecast = lambda plan, engine: "the plan"
@@ -118,7 +119,7 @@ def kill_one(path, chance):
         sample(path, lambda what: os.write(write, what))
         os._exit(0)
     os.close(write)
-    seen, wanted = b"", chance.randrange(40)
+    seen, wanted = b"", chance.randrange(23)
     while len(seen) < wanted and (more := os.read(read, wanted - len(seen))):
         seen += more
     time.sleep(chance.random() * chance.choice([1e-4, 3e-3, 5e-2]))
@@ -151,8 +152,8 @@ def test_a_hundred_kills_lose_only_what_was_in_flight_and_double_nothing(tmp_pat
     store = Store.open(path)
     recorded = store.scan("generations").collect()
     assert recorded["key"].n_unique() == recorded.height
-    assert max(told, begun - 110) <= recorded.height <= begun < 2000
-    assert told > 300
+    assert max(told, begun - 110) <= recorded.height <= begun < 2500
+    assert told > 400
     assert store.check() == []
     space: dict[str, object] = {}
     exec(WORK, space)
@@ -160,4 +161,4 @@ def test_a_hundred_kills_lose_only_what_was_in_flight_and_double_nothing(tmp_pat
     rows = space["sample"](path)  # type: ignore[operator]
     assert rows.equals(whole)
     assert store.scan("generations").collect().sort("key").equals(whole.sort("key"))
-    assert store.scan("generations").select(pl.len()).collect().item() == 2000
+    assert store.scan("generations").select(pl.len()).collect().item() == 2500
