@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import polars as pl
@@ -26,6 +27,7 @@ from assay.pipelines.errors import EngineError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from assay.pipelines.equivalence import Policy
     from assay.pipelines.store import Store
 
 __all__ = ["OUTCOMES", "QWEN3_STOP", "STOPS", "Cost", "Grader", "cost", "summarise", "sweep"]
@@ -45,15 +47,15 @@ SCHEMA = {"problem_id": pl.String, "budget": pl.Int32, "sample": pl.Int32, "outc
 class Grader(Protocol):
     """What `pipelines.verify.Verifier` offers."""
 
-    def grade_many(self, pairs: list[tuple[str, str]]) -> Sequence[Any]:
-        """For (gold, completion) pairs, in order, objects with `status` and `extracted`."""
+    def grade_many(self, pairs: list[tuple[str, str]], policies: Policy | None) -> Sequence[Any]:
+        """For (gold, completion) pairs, in order, objects with `status` and `extracted`; None is the default policy."""
 
 
 def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int, *, verifier: Grader,
           answer_tokens: int, sampling: Sampling = PLAIN, stop_text: str = QWEN3_STOP,
           think_end: str = "</think>", extensions: int = 0, wait_text: str = "Wait",
           instruction: str | None = None, seed: int = 0, on_done: OnDone | None = None,
-          store: Store | None = None, procedure: str = "reuse") -> pl.DataFrame:
+          store: Store | None = None, procedure: str = "reuse", policy: Policy | None = None) -> pl.DataFrame:
     """Every problem, n samples, at every budget.
 
     A sample at a budget is the same whatever other budgets are asked for, as long as the engine's completion
@@ -62,7 +64,7 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
     Args:
         problems: `id, problem, answer`. budgets: thinking tokens, those of the opening tag included where the
         model writes it; 0 is direct mode. n: samples a problem and budget. verifier: grades the answer, the
-        text behind the end of thinking, against `answer`. answer_tokens: the limit of an answer after a
+        text behind the end of thinking, against `answer` under `policy`. answer_tokens: the limit of an answer after a
         thinking, at every budget; one without any thinking has the budget itself. sampling: its `max_tokens` is not
         used. stop_text: ends an unended thinking; appended as token ids. extensions: how often an end of thinking
         within the largest budget is replaced by `wait_text`, whose tokens count towards the budget. on_done: sees
@@ -98,7 +100,8 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
     if (stated := sum(a["new_tokens"] for a in answers)) != sampler.tokens:
         raise EngineError(f"the sweep's rows count {stated:,} new tokens and its completions hold {sampler.tokens:,}")
     answers.sort(key=lambda a: (a["problem_id"], a["budget"], a["sample"]))
-    return pl.DataFrame(_graded(answers, dict(zip(problems["id"], problems["answer"])), verifier), schema=SCHEMA)
+    grade = partial(verifier.grade_many, policies=policy)
+    return pl.DataFrame(_graded(answers, dict(zip(problems["id"], problems["answer"])), grade), schema=SCHEMA)
 
 
 class Cost(NamedTuple):
@@ -340,11 +343,11 @@ def _shortest(tokenizer: PreTrainedTokenizerBase, ids: list[int], holds: Callabl
     return low
 
 
-def _graded(answers: list[Row], golds: dict[str, str], verifier: Grader) -> list[Row]:
+def _graded(answers: list[Row], golds: dict[str, str], grade: Callable[..., Sequence[Any]]) -> list[Row]:
     """The rows with their verdicts; equal (gold, answer) pairs are graded once, cut answers not at all."""
     asked = [None if a["outcome"] == "truncated" else (golds[a["problem_id"]], a["answer"]) for a in answers]
     pairs = list(dict.fromkeys(pair for pair in asked if pair))
-    found = {pair: (v.status, v.extracted) for pair, v in zip(pairs, verifier.grade_many(pairs))}
+    found = {pair: (v.status, v.extracted) for pair, v in zip(pairs, grade(pairs))}
     verdicts = [found[pair] if pair else ("truncated", None) for pair in asked]
     return [a | {"status": status, "extracted": extracted} for a, (status, extracted) in zip(answers, verdicts)]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -202,7 +200,7 @@ def _sweep(recipe: EvaluateRecipe, engine: Engine, verifier: Verifier, store: St
 
     return thinking_budget.sweep(
         engine, problems, budgets, b.samples, answer_tokens=b.answer_tokens, stop_text=_stop_text(recipe),
-        verifier=SimpleNamespace(grade_many=partial(verifier.grade_many, policies=items.exam.grading())),
+        verifier=verifier, policy=items.exam.grading(),
         sampling=Sampling(recipe.temperature, recipe.top_p, recipe.top_k), extensions=b.extensions,
         wait_text=b.wait_text, instruction=_instruction(recipe, items), seed=recipe.seed, on_done=on_done, store=store,
         procedure=b.procedure)  # fmt: skip

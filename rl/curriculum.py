@@ -18,18 +18,15 @@ Group = TypeVar("Group")
 
 
 class Curriculum:
-    """Draws problems from easy to hard, and more often those that are not yet solved (Kimi k1.5, section
-    2.3.4).
+    """Draws problems from easy to hard, and more often those that are not yet solved (Kimi k1.5, section 2.3.4).
 
     Args:
         problem_ids: n unique ids; draws are positions in this list.
         pass_rates: known success rates in [0, 1], or None (or NaN), which counts as 0.5.
-        order: `easy_to_hard` sorts the problems by pass rate into `buckets` of equal size; the first is
-        open at the
-            start and the others open one after another, all of them after `full_after` draws. Open buckets
-            stay open. `none` opens everything at once.
-        prioritised: draw in proportion to 1 - success rate, never below `floor`, without replacement within
-        a draw.
+        order: `easy_to_hard` sorts the problems by pass rate into `buckets` of equal size; the first is open at the
+            start and the others open one after another, all of them after `full_after` draws. Open buckets stay open.
+            `none` opens everything at once.
+        prioritised: draw in proportion to 1 - success rate, never below `floor`, without replacement within a draw.
             Otherwise the least drawn come first, ties at random: an epoch visits every problem once.
         decay: what an update leaves of the old success rate: s = decay s + (1 - decay) observed.
         full_after: draws until every bucket is open; by default one a problem.
@@ -74,8 +71,7 @@ class Curriculum:
         return min(self.buckets, 1 + int(self.draws.sum()) * (self.buckets - 1) // self.full_after)
 
     def sample(self, n: int) -> list[int]:
-        """Positions of the next `n` problems; distinct as far as enough buckets are open, then again from
-        the start."""
+        """Positions of the next `n` problems; distinct as far as enough buckets are open, then again from the start."""
         chosen: list[int] = []
         while len(chosen) < n:
             chosen += self._draw(n - len(chosen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +34,25 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first, then the slow ones that take longest; the order within each kind stays."""
+    """Files without slow tests first, then those whose slow ones take longest; within a file the fast ones first.
 
-    def place(item: pytest.Item) -> int:
-        slow = item.get_closest_marker("slow")
-        return 0 if slow is None else 2 - bool(slow.kwargs.get("first"))
+    A file goes to one process as a whole, and the next free one gets the next file.
+    """
+    kinds: dict[Path, set[str]] = defaultdict(set)
+    for item in items:
+        kinds[item.path].add(kind(item))
+
+    def place(item: pytest.Item) -> tuple[int, Path, bool]:
+        of_file = kinds[item.path]
+        return 1 if "first" in of_file else 2 if "slow" in of_file else 0, item.path, kind(item) != "fast"
 
     items.sort(key=place)
+
+
+def kind(item: pytest.Item) -> str:
+    """`fast`, `slow`, or `first` among the slow."""
+    mark = item.get_closest_marker("slow")
+    return "fast" if mark is None else "first" if mark.kwargs.get("first") else "slow"
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def test_a_recipe_asks_for_a_cluster_or_for_servers(reasoner: Path) -> None:
             Model.model_validate({"path": "m", **wrong})
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 def test_two_workers_share_a_plan_and_one_dies(ray: Any, reasoner: Path, tmp_path: Path) -> None:
     space: dict[str, Any] = {"__name__": "__main__"}  # sent to the workers by value
     exec(ENGINE, space)

@@ -128,7 +128,7 @@ def completed(server: Server, deployment: str) -> list[dict[str, Any]]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 def test_a_changed_source_starts_a_run_that_waits_publishes_and_alarms(server: Server, place: Path) -> None:
     """Served by the command itself. Of three new rows two are the benchmark's: contaminated 0 -> 2/9, kept 1 -> 7/9."""
     recipe = read_refresh(place / "pool.toml")

@@ -243,7 +243,7 @@ def _wait(servers: dict[int, subprocess.Popen[bytes]], seconds: float) -> None:
                 time.sleep(0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 def test_two_real_servers_one_dies_and_the_rows_are_those_of_the_engine_in_process(
     engine: VllmEngine, reasoner: Path, tmp_path: Path
 ) -> None:

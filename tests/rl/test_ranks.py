@@ -74,7 +74,7 @@ def flat(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([weights[name].flatten() for name in sorted(weights)])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize("algorithm", ["dr_grpo", "gspo", "ppo"])
 def test_two_ranks_have_the_gradient_and_the_weights_of_one(outcomes: Any, algorithm: str) -> None:
     one, two = outcomes[1][algorithm], outcomes[2][algorithm]
