@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +40,7 @@ class Sampling:
     thinking_budget: int | None = None
     """vLLM's own: tokens after the opening of the thinking, then the engine's `stop_text`; None is no budget."""
 
+    @cache  # noqa: B019  (a run has a handful, and asks once a sample)
     def json(self) -> str:
         """Canonical text, part of a generation's key."""
         return json.dumps({k: v for k, v in asdict(self).items() if v is not None}, sort_keys=True)
