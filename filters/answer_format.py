@@ -38,7 +38,7 @@ SIGNS = {
     r"|why|show|establish|deduce|argue|confirm)"
     r"|说明|解释|简述|谈谈",
     "embedded": r"(?i:\[asy\]|!\[|includegraphics|<im|tikz|\[image|data:image|\.(?:png|jpe?g|gif|svg|webp|bmp))",
-    "figure": r"(?i:fig|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat|depicted)|图",
+    "figure": r"(?i:fig(?:ure|\.)|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat|depicted)|图",
 }
 TEXT_SIGNS = "|".join(SIGNS.values())
 BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
@@ -48,6 +48,7 @@ GOLD_SIGNS = (
     r"|^[^A-Za-z0-9]{0,4}(?:text|math|box)"
     r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
 )
+NUMBER = r"^[-+0-9\s.,/()$%]*[0-9][-+0-9\s.,/()$%]*$"  # a gold that is a value and nothing else
 
 
 def classify(problems: pl.DataFrame) -> pl.DataFrame:
@@ -94,9 +95,14 @@ def _odd() -> pl.Expr:
 
 
 def _signs() -> pl.Expr:
-    """Which of `SIGNS` the problem shows, as `BITS`; options have a first label, too."""
+    """Which of `SIGNS` the problem shows, as `BITS`; options have a first label, too.
+
+    True/false wording and a call to explain decide nothing beside a gold that is a number.
+    """
     shown = {rule: pl.col("problem").str.contains(pattern) for rule, pattern in SIGNS.items()}
     shown["options"] &= pl.col("problem").str.contains(FIRST)
+    for rule in ("boolean", "explain"):
+        shown[rule] &= ~pl.col("answer").str.contains(NUMBER)
     return pl.sum_horizontal(is_shown * BITS[rule] for rule, is_shown in shown.items())
 
 
@@ -358,8 +364,9 @@ def decide(problems: pl.DataFrame, actions: Mapping[str, str]) -> pl.DataFrame:
             raise ValueError(f"format action {kind} = {act}: formats are {FORMATS}, actions {allowed}")
     found = classify(problems)
     action = found["format"].replace_strict(dict(actions), default="keep", return_dtype=pl.String)
-    rows = zip(action, problems.iter_rows(named=True))
-    faults = [_opened(row)[2] if act == "reformulate" else None for act, row in rows]
+    faults: list[str | None] = [None] * problems.height
+    for place in (action == "reformulate").arg_true():
+        faults[place] = _opened(problems.row(place, named=True))[2]
     fault = pl.Series(faults, dtype=pl.String)
     frame = found.with_columns(keep=(action != "drop") & fault.is_null(), fault=fault)
     return frame.select(
