@@ -38,7 +38,8 @@ SIGNS = {
     r"|why|show|establish|deduce|argue|confirm)"
     r"|说明|解释|简述|谈谈",
     "embedded": r"(?i:\[asy\]|!\[|includegraphics|<im|tikz|\[image|data:image|\.(?:png|jpe?g|gif|svg|webp|bmp))",
-    "figure": r"(?i:fig(?:ure|\.)|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat|depicted)|图",
+    "figure": r"(?i:fig(?:ure|\.)|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat"
+    r"|depicted)|图",
 }
 TEXT_SIGNS = "|".join(SIGNS.values())
 BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
