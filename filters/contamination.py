@@ -11,7 +11,9 @@ Stages, cheap before dear; a row's stage is the first that holds, for each bench
 * `near`: some windows agree and the sets of windows of `SMALL` symbols have a Jaccard similarity of `NEAR_JACCARD`.
 * `embedding`: a cosine similarity of `COSINE` between vectors that the caller computed, or of `APART` where the item is
   ahead of every other of its benchmark by `LEAD`: problems of one kind are like many items, a retold one like one.
-  Less will do (`TOLD`) where both hold the same numbers, which whoever retells a problem keeps.
+  Less will do (`TOLD`) where both hold the same numbers, which whoever retells a problem keeps: two and more, and all
+  of them, or `SHARED` of them by weight, a number's weight being how much it tells within the benchmark, in nats, if
+  those in common have `NATS`.
 
 A judge that reads both texts may then clear what only resembles an item (`soft`, `settle`).
 
@@ -19,11 +21,14 @@ The thresholds were set on perturbed items of public benchmarks against training
 """
 
 import json
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -35,6 +40,7 @@ __all__ = ["SOFT", "STAGES", "BenchmarkIndex", "decide", "settle", "soft"]
 
 COSINE, APART, LEAD = 0.76, 0.65, 0.2  # set with all-MiniLM-L6-v2
 TOLD, TOLD_LEAD = 0.6, 0.1
+SHARED, NATS = 0.5, 4.0  # 17 of 20 retold items that were written afterwards are found, 14 by whole sets alone
 WORDS = "two three four five six seven eight nine ten eleven twelve"
 NUMBERS = {word: str(number) for number, word in enumerate(WORDS.split(), 2)}
 MANY = 20  # items, below which being ahead of the others says nothing
@@ -65,6 +71,22 @@ def numbers(text: str) -> set[str]:
     return {word for word in found if word.isdecimal()}
 
 
+class ItemNumbers:
+    """The numbers of each item of a benchmark, and how many items have each."""
+
+    def __init__(self, items: Sequence[str]) -> None:
+        self.of = [numbers(item) for item in items]
+        self.items = Counter(number for found in self.of for number in found)
+
+    def same(self, own: set[str], item: int) -> bool:
+        """Whether a text with the numbers `own` keeps those of the item."""
+        both, either = (self._nats(found) for found in (own & self.of[item], own | self.of[item]))
+        return (len(own) > 1 and own == self.of[item]) or (both >= NATS and both >= SHARED * either)
+
+    def _nats(self, found: set[str]) -> float:
+        return sum(math.log(len(self.of) / (self.items[number] + 1)) for number in found)
+
+
 @dataclass(frozen=True)
 class BenchmarkIndex:
     """Benchmarks made ready to be looked for. Build it with `BenchmarkIndex.build`."""
@@ -72,6 +94,10 @@ class BenchmarkIndex:
     texts: Mapping[str, Sequence[str]]
     table: Windows
     vectors: Mapping[str, np.ndarray]
+
+    @cached_property
+    def _numbers(self) -> dict[str, ItemNumbers]:
+        return {name: ItemNumbers(self.texts[name]) for name in self.vectors}
 
     @classmethod
     def build(
@@ -145,8 +171,8 @@ class BenchmarkIndex:
                 lead = (value - cosine.max(axis=1)) * (cosine.shape[1] >= MANY)
                 alike = (value >= least) | ((value >= APART) & (lead >= LEAD))
                 for row in np.flatnonzero(~alike & (value >= TOLD) & (lead >= TOLD_LEAD)):
-                    own = numbers(texts[at + int(row)] or "")
-                    alike[row] = len(own) > 1 and own == numbers(self.texts[name][best[row]])
+                    own, items = numbers(texts[at + int(row)] or ""), self._numbers[name]
+                    alike[row] = items.same(own, int(best[row]))
                 new = (found[part, b, 0] == CLEAN) & alike
                 found[part, b][new] = np.stack([np.full(new.sum(), EMBEDDING), best[new]], axis=1)
                 score[part, b][new] = value[new]

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.filters.contamination import BenchmarkIndex, decide
+from assay.filters.contamination import BenchmarkIndex, ItemNumbers, decide
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 DATA = SHARED / "data"
@@ -228,6 +228,16 @@ def test_a_retold_problem_keeps_its_numbers():
     assert index.scan(rows, np.stack([row] * 3))["stage"].to_list() == ["embedding", None, None]
     row[:2] = 0.4, 0.62  # nearest to an item of one number, which says too little
     assert index.scan(["About 30."], row[None])["stage"].to_list() == [None]
+
+
+@pytest.mark.parametrize(("own", "same"), [("7 12", True), ("7 12 99", True), ("7 12 99 98", False), ("7", False)])
+def test_most_of_the_rare_numbers_are_the_same(own: str, same: bool):
+    """Of 100 items, 7 and 12 are one's: log 50 = 3.91 nats each; a number of none is log 100 = 4.61.
+
+    7.82 of 12.43 is over a half, 7.82 of 17.03 is not, and 3.91 alone is below the four that are needed.
+    """
+    found = ItemNumbers(["7 of 12", *["none"] * 99])
+    assert found.same(set(own.split()), 0) is same
 
 
 def test_faults_are_named():
