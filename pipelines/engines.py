@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -232,6 +234,13 @@ class VllmEngine(BaseEngine):
         self.architecture = architecture(model)
         self.shared_tokens = 0
         """Of the prompts, those that the prefix cache had."""
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """The first request takes seconds, which no forecast should take for the engine's speed."""
+        self.generate([Request("warm-up", [0], Sampling(max_tokens=2), 0)])
+        self._llm.reset_prefix_cache()
+        self.busy_seconds, self.sampled_tokens, self.shared_tokens = 0.0, 0, 0
 
     def stream(self, requests: Sequence[Request]) -> Stream:
         """As the protocol says.
@@ -386,6 +395,8 @@ def _prepare_environment(kv_cache_gib: int) -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # it speaks before it reads its own setting
+    warnings.filterwarnings("ignore", "`torch.distributed.reduce_op`", FutureWarning)  # vLLM looks at every name
     if "llvmlite.binding.ffi" in sys.modules:
         # vLLM's kernel registry looks into the `__dict__` of every loaded module's attributes, and llvmlite's library
         # object wraps even that one as if it were a C function: give it a plain one. (vllm-cpu 0.32, llvmlite 0.4x)

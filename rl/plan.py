@@ -48,9 +48,9 @@ class Plan:
 def make_plan(updater: Updater, maker: RolloutMaker) -> Plan:
     """Sample an eighth of a step twice and half of one once with the present weights, take the gradients, and reckon.
 
-    The first sample warms up what is slow once and shows the activations; the others are timed. A line through an eighth
-    and a quarter would make six times of their noise. Changes no weight; seeds are of a step that never comes. The
-    engine's prefix cache must be emptied after it.
+    The first sample warms up what is slow once and shows the activations; the others are timed. A line through an
+    eighth and a quarter would make six times of their noise. Changes no weight; seeds are of a step that never comes.
+    The engine's prefix cache must be emptied after it.
     """
     s = maker.recipe.sampling
     sizes = [max(1, s.prompts // 8), max(1, s.prompts // 8), max(2, s.prompts // 2)]
