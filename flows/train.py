@@ -35,6 +35,9 @@ CURVES = (
 )
 """Metrics that a report draws; the store has all of them."""
 
+FREE = ("name", "store", "snapshot", "steps", "max_sampled_tokens", "checkpoint_every", "memory", "engine", "variables")
+"""What a run that goes on may change without becoming another run."""
+
 __all__ = ["curated", "follow", "run_training", "sampler", "steps_of"]
 
 
@@ -57,6 +60,7 @@ def run_training(
     console, store = console or Console(), Store.open(recipe.store)
     started = f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = _run_folder(store, resume) if resume else store.path / "runs_data" / started
+    recipe = _as_begun(recipe, store, folder, console)
     problems = curated(store, recipe.snapshot)
     console.say(
         f"  {recipe.algorithm} on {len(problems)} problems, {recipe.steps} steps of {recipe.sampling.prompts} x "
@@ -107,6 +111,19 @@ def sampler(recipe: TrainRecipe, pool: EnginePool | None = None) -> Iterator[Eng
     new = partial(ProcessEngine, devices=e.devices) if apart else VllmEngine
     with closing(new(recipe.model, **settings)) as engine:
         yield engine
+
+
+def _as_begun(recipe: TrainRecipe, store: Store, folder: Path, console: Console) -> TrainRecipe:
+    """With its snapshot by id; a run that goes on keeps that of its beginning, and is told of other values."""
+    file, snapshot = folder / "config.json", recipe.snapshot
+    if file.is_file():
+        begun = TrainRecipe.model_validate_json(file.read_text(encoding="utf-8"))
+        snapshot = begun.snapshot if snapshot == "latest" else snapshot
+        changed = [k for k in TrainRecipe.model_fields if k not in FREE and getattr(begun, k) != getattr(recipe, k)]
+        if changed:
+            said = "goes on with other values than it began with, so not as it would have"
+            console.say(f"  {said}: {', '.join(changed)}")
+    return recipe.model_copy(update={"snapshot": snapshots.find(store, snapshot)})
 
 
 def _run_folder(store: Store, name: str) -> Path:

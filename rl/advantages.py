@@ -13,10 +13,11 @@ from torch import Tensor
 
 from assay.pipelines.errors import AssayWarning, RecipeError
 
-__all__ = ["ADVANTAGES", "advantages", "gae", "live_groups", "whiten"]
+__all__ = ["ADVANTAGES", "BATCH_WIDE", "advantages", "gae", "live_groups", "whiten"]
 
 ADVANTAGES = ("grpo", "dr_grpo", "rloo", "max", "log_z", "reinforce", "reinforce++")
-_BATCH_WIDE = ("reinforce", "reinforce++")
+BATCH_WIDE = ("reinforce", "reinforce++")
+"""Their baseline is the batch, so that a group of equal rewards moves something, too."""
 
 
 def advantages(
@@ -43,7 +44,7 @@ def advantages(
     if kind not in ADVANTAGES or ddof not in (0, 1):
         raise RecipeError(f"advantage: no kind {kind!r} with ddof {ddof}; kinds: {', '.join(ADVANTAGES)}; ddof 0, 1.")
     groups = _groups(rewards, group_size)
-    if kind in _BATCH_WIDE:
+    if kind in BATCH_WIDE:
         groups = groups.reshape(1, -1)
     elif group_size == 1:
         warnings.warn(f"advantage {kind!r}: groups of one give advantage 0; sample 2 or more.", AssayWarning, 2)

@@ -26,17 +26,34 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
     """A causal language model in eval mode.
 
     Raises:
-        ModelError: the folder holds no model that `transformers` can load.
+        ModelError: the folder holds no model that `transformers` can load, or one whose logits are more than its output
+            head on its last hidden state, which is what is trained on.
     """
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(resolve(folder), dtype=dtype).eval()
+        model = AutoModelForCausalLM.from_pretrained(resolve(folder), dtype=dtype).eval()
+        if not _plain_head(model):
+            raise ModelError(
+                f"{folder}: {type(model).__name__} changes its logits behind the output head (a cap, a scale or a "
+                "bias), and training would go by other log-probabilities than its own; take a model that does not."
+            )
+        return model
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{folder}: not a model that transformers can load ({error}); give a folder with config.json, "
             "tokenizer and safetensors weights, or a Hub id."
         ) from error
+
+
+@torch.no_grad()
+def _plain_head(model: Any) -> bool:
+    """Whether logits are hidden states times the output head; a cap is too flat to be seen in small ones."""
+    ids = torch.arange(4)[None]
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    plain, real = hidden @ model.get_output_embeddings().weight.T, model(input_ids=ids, use_cache=False).logits
+    near = torch.allclose(plain.float(), real.float(), rtol=0.05, atol=1e-3 * float(real.abs().max()))
+    return near and not getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
 
 def save_model(

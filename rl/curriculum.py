@@ -155,7 +155,7 @@ class GroupBuffer(Generic[Group]):
         return max(0, self.size - len(self._held)) if self._rounds <= self.max_refills else 0
 
     def offer(self, group: Group, rewards: Sequence[float], *, version: int = 0, tokens: int = 0) -> bool:
-        """Keep `group` unless its rewards, NaN ignored, are all the same (0, 1, 0.5, or none at all).
+        """Keep `group` unless its rewards (or accuracies), NaN ignored, are all the same (0, 1, 0.5, or none at all).
 
         `version` is that of the weights that sampled it, `tokens` what it cost. Returns whether it was kept.
         """

@@ -1,9 +1,10 @@
-"""Named algorithms as what they are made of: advantage x loss x aggregation x clip x KL x correction x
-sampling."""
+"""Named algorithms as what they are made of: advantage x loss x aggregation x clip x KL x correction x sampling."""
 
 from __future__ import annotations
 
 import difflib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,13 +23,12 @@ class Preset:
 
     Attributes:
         advantage: a kind of `advantages`, or `gae` (needs a critic). ddof: of grpo's standard deviation.
-        loss, aggregation, clip_low, clip_high, dual_clip, tau: as in `policy_loss`; clip None where nothing
-        clips.
-        kl_place: `none`, `loss` or `reward`. kl: the estimate. beta: its weight. kl_on_dead_groups: whether
-        the KL
+        loss, aggregation, clip_low, clip_high, dual_clip, tau: as in `policy_loss`; clip None where nothing clips.
+        kl_place: `none`, `loss` or `reward`. kl: the estimate. beta: its weight. kl_on_dead_groups: whether the KL
             pulls in groups whose rewards are all equal.
         correction: `none`, `token` or `sequence`. correction_mode, correction_cap: as in `correct`.
-        dynamic_sampling: drop constant groups and refill. overlong_reward: DAPO's length penalty.
+        dynamic_sampling: drop groups that are all right or all wrong, and refill. overlong_reward: DAPO's length
+            penalty.
             length_reward: Kimi's.
         mask_truncated: leave completions cut by the limit out of the loss.
         reset_optimizer: forget the optimizer's moments whenever the reference becomes the present policy.
@@ -117,6 +117,7 @@ def _check(one: Preset) -> None:
         if found not in values:
             near = _nearest(str(found), values)
             raise RecipeError(f"algorithm {one.name}: {key} = {found!r}{near}; choose one of {', '.join(values)}.")
+    _check_numbers(one)
     check_clip(one.loss, one.clip_low, one.clip_high)
     _check_kl(one)
     if LOSSES[one.loss].level != "token" and (one.correction == "token" or one.advantage == "gae"):
@@ -124,6 +125,28 @@ def _check(one: Preset) -> None:
             f"algorithm {one.name}: loss {one.loss} is of whole completions; correction must be 'sequence' or "
             "'none', and the advantage not 'gae'."
         )
+
+
+NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "ddof": ("0 or 1", lambda x: x in (0, 1)),
+    "tau": ("a number above 0", lambda x: 0 < x < math.inf),
+    "beta": ("a number from 0 up", lambda x: 0 <= x < math.inf),
+    "correction_cap": ("a number above 1", lambda x: x > 1),
+    "clip_low": ("a number, or nothing", lambda x: True),
+    "clip_high": ("a number, or nothing", lambda x: True),
+    "dual_clip": ("a number above 1, or nothing", lambda x: x > 1),
+}
+
+
+def _check_numbers(one: Preset) -> None:
+    for key, (wanted, holds) in NUMBERS.items():
+        found, nothing = getattr(one, key), "nothing" in wanted
+        number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        if not (holds(found) if number else nothing and found is None):
+            raise RecipeError(f"algorithm {one.name}: {key} = {found!r}; give {wanted}.")
+    for field in fields(Preset):
+        if field.type == "bool" and not isinstance(found := getattr(one, field.name), bool):
+            raise RecipeError(f"algorithm {one.name}: {field.name} = {found!r}; give true or false.")
 
 
 def _check_kl(one: Preset) -> None:

@@ -90,24 +90,31 @@ class Recorder:
             frames.clear()
 
 
+def _mean(values: list[float]) -> float:
+    """Of those that are known."""
+    known = [value for value in values if value == value]
+    return sum(known) / max(1, len(known))
+
+
 def rollout_metrics(batch: Batch, estimate: Estimate, step: int) -> dict[str, float]:
     """Shares and means over the samples of the batch that optimizer step `step` (from 0) trains on."""
     groups, tally, samples = batch.groups, batch.tally, [s for g in batch.groups for s in g.samples]
     n = max(1, len(samples))
-    rewards = [s.reward for s in samples if s.reward == s.reward]
     lengths = {status: [len(s.token_ids) for s in samples if s.status == status] for status in ("correct", "wrong")}
-    spread = [torch.tensor([s.reward for s in g.samples]).nan_to_num(0.0).std(correction=0) for g in groups]
+    verdicts = [s.status == "correct" for s in samples if s.status in ("correct", "wrong")]
+    spread = [torch.tensor(own).std(correction=0) for g in groups
+              if (own := [s.reward for s in g.samples if s.reward == s.reward])]  # fmt: skip
     live = float(estimate.live.float().mean()) if groups else 0.0
     return {
-        "reward": sum(rewards) / max(1, len(rewards)),
-        "success": sum(s.status == "correct" for s in samples) / n,
+        "reward": _mean([s.reward for s in samples]),
+        "success": sum(verdicts) / max(1, len(verdicts)),
         "group_std": float(torch.stack(spread).mean()) if spread else 0.0,
         "zero_std_share": tally.constant / max(1, tally.offered) if tally.constant else 1 - live,
         "truncated_share": sum(s.truncated for s in samples) / n,
         "unverifiable_share": sum(s.status in ("unverifiable", "timeout") for s in samples) / n,
         "length": sum(len(s.token_ids) for s in samples) / n,
         **{f"length_{k}": sum(v) / len(v) for k, v in lengths.items() if v},
-        **{f"reward_{part}": sum(v for s in samples if (v := s.parts[part]) == v) / n for part in PARTS if samples},
+        **{f"reward_{part}": _mean([s.parts[part] for s in samples]) for part in PARTS if samples},
         "groups": len(groups),
         "groups_dropped": tally.constant + tally.unverified,
         "refills": tally.refills,

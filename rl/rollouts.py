@@ -14,7 +14,7 @@ import polars as pl
 from assay.pipelines.engines import Completion, Engine, Request, Sampling
 from assay.pipelines.generate import sample_seed
 from assay.pipelines.golds import golds
-from assay.pipelines.prompts import render
+from assay.pipelines.prompts import opens_thinking, render
 from assay.pipelines.verify import Verdict, Verifier
 from assay.rl import rewards as parts_of
 from assay.rl.batches import Example
@@ -124,7 +124,7 @@ class RolloutMaker:
         self._tokens, self.known_ids = 0, len(engine.tokenizer)
         self.drafts: list[Draft] = []
         self.step_tokens = s.step_tokens
-        self.opened = engine.tokenizer.decode(self.prompts[0]).rstrip().endswith("<think>")
+        self.opened = opens_thinking(engine.tokenizer, s.mode)
 
     def groups(self, indices: Sequence[int], step: int, round_: int, version: int | None = None) -> list[Group]:
         """One group for every position in `indices` (positions may repeat), by the weights of `version` (the step's).

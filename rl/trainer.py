@@ -215,13 +215,18 @@ class Trainer:
             groups = self.maker.groups(indices, step, round_, version)
             self.curriculum.update([g.index for g in groups], [g.success for g in groups])
             kept = [
-                self.buffer.offer(g, [s.reward for s in g.samples], version=g.version, tokens=g.tokens) for g in groups
+                self.buffer.offer(g, self._told_apart_by(g), version=g.version, tokens=g.tokens) for g in groups
             ]
             self.buffer.end_round()
             if kept:
                 self.keep_rate = min(1.0, max(0.25, 0.8 * self.keep_rate + 0.2 * sum(kept) / len(kept)))
             round_ += 1
         return Batch(*self.buffer.take(), self.maker.take_tokens())
+
+    def _told_apart_by(self, group: Group) -> list[float]:
+        """What must differ within a group: accuracy, as DAPO has it; under a control reward, that reward."""
+        plain = self.recipe.rewards.control == "none"
+        return [s.parts["accuracy"] if plain else s.reward for s in group.samples]
 
     def _sync(self) -> None:
         with self.clock("sync"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.rl import ranks
-from assay.rl.advantages import advantages, live_groups
+from assay.rl.advantages import BATCH_WIDE, advantages, live_groups
 from assay.rl.aggregation import Denominator, combine_metrics
 from assay.rl.batches import Example, MicroBatch
 from assay.rl.checkpoint import load_model, load_state
@@ -83,7 +83,10 @@ class Updater:
 
     @ranks.together
     def estimate(self, groups: list[Group]) -> Estimate:
-        """Advantages of `groups`; the KL is taken off the rewards where the preset places it there."""
+        """Advantages of `groups`; the KL is taken off the rewards where the preset places it there.
+
+        A group whose rewards are equal is spared it where the group is its own baseline, and pulls at nothing.
+        """
         p, samples = self.preset, [s for g in groups for s in g.samples]
         rewards = torch.tensor([s.reward for s in samples], dtype=torch.float32)
         size = self.recipe.sampling.group_size
@@ -95,8 +98,9 @@ class Updater:
         reference, kl = self._in_reward(examples, logp)
         if self.critic is not None and groups:
             return self._estimate_tokens(examples, rewards, logp, reference, mask, live, kl)
-        rewards = kl_in_reward(rewards, logp, reference, mask, self.kl.beta)
-        batch = advantages(rewards, size, kind=p.advantage, ddof=p.ddof) if groups else rewards
+        pulled = mask if p.kl_on_dead_groups or p.advantage in BATCH_WIDE else mask & live[:, None]
+        rewards = kl_in_reward(rewards, logp, reference, pulled, self.kl.beta)
+        batch = advantages(rewards, size, kind=p.advantage, ddof=p.ddof, tau=p.tau) if groups else rewards
         return Estimate(batch, batch, live, kl=kl)
 
     def _in_reward(self, examples: list[Example], logp: Tensor) -> tuple[Tensor, float | None]:
@@ -183,12 +187,13 @@ class Updater:
         with self.clock("torch"):
             with self._autocast():
                 logp, entropy = self.policy.logprobs(batch, self.recipe.sampling.temperature)
-            now = logp.detach() if old is None else take(old, batch)
+            # Tokens of older policies keep the sampler's own: for them the ratio is to the policy that wrote them.
+            fresh = take(rows.fresh, batch)[:, None]
+            now = torch.where(fresh, logp.detach() if old is None else take(old, batch), sampler)
             correction = self._correction(now, sampler, mask, denominator)
             loss = self._loss(rows, batch, logp, now if correction else sampler, mask, correction, denominator)
             (loss.value * ranks.world()).backward()
-            fresh = batch.mask & take(rows.fresh, batch)[:, None]
-            error = torch.where(fresh, (now - sampler).expm1().abs(), 0.0).amax()
+            error = torch.where(batch.mask & fresh, (now - sampler).expm1().abs(), 0.0).amax()
             spread = torch.where(mask, entropy.detach(), 0.0).sum() / max(1, int(denominator.tokens))
         own_metrics = {"sampler_ratio_error_max": error, "entropy": spread}
         return {**loss.metrics, **(correction.metrics if correction else {}), **own_metrics}

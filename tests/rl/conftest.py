@@ -54,9 +54,13 @@ def make_recipe(**changes: Any) -> TrainRecipe:
     return TrainRecipe.model_validate(plain)
 
 
-def one_update(model: Any, groups: list[Group], **changes: Any) -> tuple[Updater, dict[str, float]]:
+def make_updater(model: Any, **changes: Any) -> Updater:
     recipe = make_recipe(**changes)
-    updater = Updater(model, recipe, recipe.preset(), Clock())
+    return Updater(model, recipe, recipe.preset(), Clock())
+
+
+def one_update(model: Any, groups: list[Group], **changes: Any) -> tuple[Updater, dict[str, float]]:
+    updater = make_updater(model, **changes)
     return updater, updater.update(groups, updater.estimate(groups), 0)
 
 
@@ -77,3 +81,8 @@ def groups_of() -> Callable[..., list[Group]]:
 @pytest.fixture
 def updated() -> Callable[..., tuple[Updater, dict[str, float]]]:
     return one_update
+
+
+@pytest.fixture
+def updater_of() -> Callable[..., Updater]:
+    return make_updater

@@ -59,6 +59,14 @@ def test_presets_are_frozen_and_changes_are_checked():
     ("gspo", {"correction": "token"}, "'sequence' or 'none'"),
     ("kimi", {"advantage": "gae"}, "not 'gae'"),
     ("cispo", {"clip_high": -0.1}, "caps every weight"),
+    ("kimi", {"tau": -1}, "tau = -1; give a number above 0"),
+    ("kimi", {"tau": "x"}, "tau = 'x'; give a number above 0"),
+    ("grpo", {"ddof": 5}, "ddof = 5; give 0 or 1"),
+    ("grpo", {"correction_cap": 0.5}, "correction_cap = 0.5; give a number above 1"),
+    ("grpo", {"kl_place": "loss", "beta": -1}, "beta = -1; give a number from 0 up"),
+    ("ppo", {"dual_clip": 0.5}, "dual_clip = 0.5; give a number above 1, or nothing"),
+    ("grpo", {"clip_low": "a"}, "clip_low = 'a'; give a number, or nothing"),
+    ("grpo", {"mask_truncated": "no"}, "mask_truncated = 'no'; give true or false"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(name, changes, said):
     with pytest.raises(RecipeError, match=re.escape(said)):

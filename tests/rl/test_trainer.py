@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from assay.flows.models import EnginePool
-from assay.pipelines.errors import AssayWarning, EngineError, SourceError
+from assay.pipelines.errors import AssayWarning, EngineError, ModelError, SourceError
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 from assay.rl.checkpoint import latest_checkpoint, load_model
@@ -256,6 +256,42 @@ def test_a_problem_set_without_any_gradient_goes_on_and_says_so(
     assert trained == [0.0, 0.0]
     assert dropped[0] == 3 + 4  # three are wanted; a fifth less is expected to be kept after a round without one
     assert dropped[1] > 6
+
+
+def test_groups_that_are_all_right_or_all_wrong_are_dropped_whatever_else_is_rewarded(
+    pool: EnginePool, reasoner: Path, tmp_path: Path
+) -> None:
+    """A bonus for repeating nothing differs within every group; DAPO's rule goes by accuracy."""
+    made = recipe(tmp_path / "s", reasoner, steps=2, changes={"dynamic_sampling": True}, rewards={"repetition": 0.5},
+                  sampling={"prompts": 3, "group_size": 4, "max_tokens": 48, "instruction": ""})  # fmt: skip
+    store = Store.open(tmp_path / "s", create=True)
+    run(made, pool, store, tmp_path / "r")
+    right = pl.col("status") == "correct"
+    rows = store.scan("rollouts").group_by("step", "problem_id").agg(right.any().alias("any"), right.all().alias("all"))
+    kept = rows.collect()
+    assert kept.height == 6
+    assert kept["any"].all()
+    assert not kept["all"].any()
+
+
+@pytest.mark.parametrize(("config", "settings"), [
+    ("GraniteConfig", {"logits_scaling": 8.0}), ("CohereConfig", {"logit_scale": 0.0625}),
+    ("Gemma2Config", {"final_logit_softcapping": 30.0, "head_dim": 8}), ("PhiConfig", {}),
+])  # fmt: skip
+def test_a_model_whose_logits_are_more_than_its_head_is_refused(
+    tmp_path: Path, config: str, settings: dict[str, Any]
+) -> None:
+    """Scaled, capped, or with a bias that is not zero."""
+    import transformers
+
+    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0}  # fmt: skip
+    made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**sizes, **settings))
+    if (bias := getattr(made.get_output_embeddings(), "bias", None)) is not None:
+        bias.data += 0.5
+    made.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="behind the output head"):
+        load_model(tmp_path)
 
 
 def test_no_problems(reasoner: Path, tmp_path: Path) -> None:

@@ -134,6 +134,41 @@ def test_whether_a_dead_group_is_pulled_to_the_reference_is_an_option(
     assert (second["kl"] < first["kl"]) == pulls
 
 
+@pytest.mark.parametrize("pulls", [False, True])
+def test_a_kl_in_the_reward_spares_a_dead_group_too(tiny: Any, groups_of: Any, updater_of: Any, pulls: bool) -> None:
+    """Check 12 where the KL comes off the rewards: RLOO's group of equal rewards, sampled above the reference."""
+    changes = {"beta": 0.5, "kl_on_dead_groups": pulls}
+    updater = updater_of(tiny, algorithm="rloo", changes=changes)
+    groups = [with_samples(g, reward=[0.5] * 4, logprobs=[[x + 0.5 for x in s.logprobs] for s in g.samples])
+              for g in groups_of(tiny)]  # fmt: skip
+    assert bool(updater.estimate(groups).completion.abs().max() > 0.1) == pulls
+
+
+def test_tokens_of_an_older_policy_are_clipped_by_its_own_probabilities(
+    tiny: Any, groups_of: Any, updater_of: Any
+) -> None:
+    """The sampler's, a nat lower: ratio e beyond the clip; no mismatch, which is between two of the same weights.
+
+    Of the same groups sampled by the present weights the nat is mismatch: ratio 1, weight e held to 2.
+    """
+    updater = updater_of(tiny, algorithm="dr_grpo", optimizer={"learning_rate": 1e-9})
+    groups = [with_samples(g, logprobs=[[x - 1.0 for x in s.logprobs] for s in g.samples])
+              for g in groups_of(tiny, version=3)]  # fmt: skip
+    old, new = (updater.update(groups, updater.estimate(groups), step) for step in (4, 3))
+    assert old["ratio_mean"] == pytest.approx(math.e, rel=1e-4)
+    assert old["correction_weight_mean_after"] == pytest.approx(1.0)
+    assert old["clip_share_high"] > 0.1
+    assert new["ratio_mean"] == pytest.approx(1.0, rel=1e-4)
+    assert new["correction_weight_mean_after"] == pytest.approx(2.0, rel=1e-4)
+
+
+def test_the_normaliser_has_the_recipes_tau(tiny: Any, groups_of: Any, updater_of: Any) -> None:
+    """Rewards 1, 0, 0, 0: A = r - tau log mean exp(r / tau); with tau 1 that is 1 - log((e + 3) / 4) = 0.6426."""
+    updater = updater_of(tiny, algorithm="kimi", changes={"advantage": "log_z", "tau": 1.0})
+    groups = [with_samples(g, reward=[1.0, 0.0, 0.0, 0.0]) for g in groups_of(tiny, count=1)]
+    assert updater.estimate(groups).completion.tolist() == pytest.approx([0.6426, *[-0.3574] * 3], abs=1e-4)
+
+
 def test_every_sequence_is_trained_once(tiny: Any, groups_of: Any, updated: Any) -> None:
     """Check 21: five groups in updates of two, ragged micro-batches. Check 37: what is trained is told."""
     groups = groups_of(tiny, count=5)
