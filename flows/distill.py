@@ -11,7 +11,7 @@ from assay.flows.models import EnginePool
 from assay.pipelines import generate
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.errors import SourceError
-from assay.pipelines.prompts import render
+from assay.pipelines.prompts import opens_thinking, render
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 from assay.rl.batches import Example
@@ -31,7 +31,7 @@ def verified_traces(store: Store, engine: Engine, verifier: Verifier, problems: 
     """
     rows = generate.sample(store, engine, problems, mode="think", samples=samples, sampling=sampling, seed=seed,
                            instruction=instruction, progress=progress)  # fmt: skip
-    graded = generate.grade(store, verifier, problems, rows)
+    graded = generate.grade(store, verifier, problems, rows, starts_in_thinking=opens_thinking(engine.tokenizer))
     right = rows.filter((graded["status"] == "correct") & (rows["finish_reason"] == "stop"))
     right = right.unique(["problem_id", "text"], keep="first", maintain_order=True)
     texts = dict(problems.select("id", "problem").iter_rows())

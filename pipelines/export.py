@@ -7,6 +7,9 @@
 
 `hub` is the snapshot's own folder, which is a data set of the Hub as it is. Programs are left out: their reward runs
 tests in a sandbox, which these trainers do not have.
+
+Where the model's chat template ends the prompt with `<think>`, a thinking without an end has no answer. OpenRLHF's
+prompt shows it; TRL's and verl's `reward.py` say it in STARTS_IN_THINKING, which is what the recorded samples show.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import yaml
 
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.errors import StoreError
+from assay.pipelines.generate import begun_in_prompt
 from assay.pipelines.hints import did_you_mean
 from assay.pipelines.recipe import Model
 from assay.pipelines.snapshot import Snapshot, folder_of
@@ -57,6 +61,9 @@ def write_export(store: Store, snapshot: str, form: str, out: Path) -> Path:
         raise StoreError(f"{source}: holds programs alone; `--format hub` hands them over.")
     (out / "data").mkdir(parents=True)
     FORMATS[form](made, _prompted(made, rows), out)
+    reward = f'"""Reward by assay\'s verifier, which must be installed here."""\n\n{REWARDS[form].lstrip()}'
+    opened = str(_opened(store, made, rows))
+    (out / "reward.py").write_text(reward.replace("{opened}", opened), encoding="utf-8")
     (out / "README.md").write_text(_readme(made, rows, form), encoding="utf-8")
     return out
 
@@ -72,6 +79,13 @@ def _prompted(made: Snapshot, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _opened(store: Store, made: Snapshot, rows: pl.DataFrame) -> bool:
+    """Whether the prompts opened the thinking of the model that was last recorded on these problems."""
+    ids, mode = rows["id"].implode(), _setting(made, "mode")
+    asked = store.scan("generations").filter(pl.col("problem_id").is_in(ids), mode=mode)
+    return bool(asked.filter(pl.col("model") == pl.col("model").last()).select(begun_in_prompt()).collect().item())
+
+
 def _setting(made: Snapshot, name: str) -> Any:
     """A field of the recipe's [model], or its default where the recipe has none."""
     return (made.recipe.get("model") or {}).get(name, Model.model_fields[name].get_default())
@@ -80,7 +94,6 @@ def _setting(made: Snapshot, name: str) -> Any:
 def _trl(made: Snapshot, rows: pl.DataFrame, out: Path) -> None:
     columns = ("prompt", "answer", "policy", "id", "source", "domain", "pass_rate")
     rows.select(c for c in columns if c in rows.columns).write_parquet(out / "data" / "train.parquet")
-    (out / "reward.py").write_text(_reward(TRL_REWARD), encoding="utf-8")
     settings = {
         "dataset_name": "data",
         "reward_funcs": ["reward.accuracy"],
@@ -106,7 +119,6 @@ def _verl(made: Snapshot, rows: pl.DataFrame, out: Path) -> None:
         reward_model=pl.struct(style=pl.lit("rule"), ground_truth="answer"),
         extra_info=pl.struct(pl.lit("train").alias("split"), pl.int_range(pl.len()).alias("index"), *extra),
     ).write_parquet(out / "data" / "train.parquet")
-    (out / "reward.py").write_text(_reward(VERL_REWARD), encoding="utf-8")
     _script(out, VERL_RUN, made)
 
 
@@ -114,7 +126,6 @@ def _openrlhf(made: Snapshot, rows: pl.DataFrame, out: Path) -> None:
     """Its reward function sees the label alone, which is thus JSON of answer and policy."""
     label = pl.struct("answer", "policy").struct.json_encode()
     rows.select("prompt", "id", "source", label=label).write_ndjson(out / "data" / "train.jsonl")
-    (out / "reward.py").write_text(_reward(OPENRLHF_REWARD), encoding="utf-8")
     _script(out, OPENRLHF_RUN, made)
 
 
@@ -125,18 +136,21 @@ FORMATS: dict[str, Callable[[Snapshot, pl.DataFrame, Path], None]] = {
 
 
 def grade(
-    answers: Sequence[str], completions: Sequence[Any], policies: Sequence[str | dict[str, Any]] | None = None
-) -> list[float | None]:
+    answers: Sequence[str], completions: Sequence[Any], policies: Sequence[str | dict[str, Any]] | None = None,
+    starts_in_thinking: bool = False,
+) -> list[float | None]:  # fmt: skip
     """1 for a correct completion, 0 for a wrong one, None where there is no verdict; for the exported `reward.py`.
 
     Args:
         answers: golds.
         completions: texts, or messages of which the last is the model's.
         policies: fields of `verify.Policy`, a map or JSON of one; by default the usual policy.
+        starts_in_thinking: the prompts ended with `<think>`, so a completion without `</think>` has no answer.
     """
-    texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+    texts = [_text(completion) for completion in completions]
     fields = [json.loads(p) if isinstance(p, str) else p for p in policies or [{}] * len(texts)]
-    verdicts = _verifier().grade_many(list(zip(answers, texts)), [Policy(**f) for f in fields])
+    asked = list(zip(answers, texts))
+    verdicts = _verifier().grade_many(asked, [Policy(**f) for f in fields], None, starts_in_thinking)
     return [{"correct": 1.0, "wrong": 0.0}.get(v.status) for v in verdicts]
 
 
@@ -146,26 +160,34 @@ def _verifier() -> Verifier:
     return Verifier()
 
 
-def _reward(body: str) -> str:
-    return f'"""Reward by assay\'s verifier, which must be installed here."""\n\n{body.lstrip()}'
+def _text(said: str | Sequence[dict[str, Any]]) -> str:
+    """A completion's whole text; TRL gives the thinking apart where the tokenizer tells how to parse a response."""
+    if isinstance(said, str):
+        return said
+    thinking, answer = said[-1].get("reasoning_content"), said[-1].get("content") or ""
+    return answer if thinking is None else f"{thinking}</think>{answer}"
 
 
 TRL_REWARD = '''
 from assay.pipelines.export import grade
 
+STARTS_IN_THINKING = {opened}  # whether the model's chat template ends the prompt with <think>
+
 
 def accuracy(completions, answer, policy, **columns):
     """1 correct, 0 wrong; None, which TRL leaves out of the group, where there is no verdict."""
-    return grade(answer, completions, policy)
+    return grade(answer, completions, policy, STARTS_IN_THINKING)
 '''
 VERL_REWARD = '''
 from assay.pipelines.export import grade
+
+STARTS_IN_THINKING = {opened}  # whether the model's chat template ends the prompt with <think>
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **settings):
     """1 correct, else 0."""
     policy = (extra_info or {}).get("policy") or {}
-    return grade([ground_truth], [solution_str], [policy])[0] or 0.0
+    return grade([ground_truth], [solution_str], [policy], STARTS_IN_THINKING)[0] or 0.0
 '''
 OPENRLHF_REWARD = '''
 import json
@@ -179,11 +201,13 @@ def reward_func(queries, prompts, labels, **settings):
     """1 correct, else 0; a query is its prompt with the completion behind it."""
     gold = [json.loads(label) for label in labels]
     completions = [query.removeprefix(prompt) for query, prompt in zip(queries, prompts)]
-    scores = grade([g["answer"] for g in gold], completions, [g["policy"] for g in gold])
+    opened = prompts[0].rstrip().endswith("<think>")
+    scores = grade([g["answer"] for g in gold], completions, [g["policy"] for g in gold], opened)
     rewards = torch.tensor([score or 0.0 for score in scores])
     known = torch.tensor([float(score is not None) for score in scores])
     return {"rewards": rewards, "scores": rewards, "extra_logs": {"verdicts": known}}
 '''
+REWARDS = {"trl": TRL_REWARD, "verl": VERL_REWARD, "openrlhf": OPENRLHF_REWARD}
 VERL_RUN = """
 python3 -m verl.trainer.main_ppo \\
   algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo=False \\

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -26,13 +27,14 @@ from assay.pipelines.store import SCHEMAS, Store
 if TYPE_CHECKING:
     from assay.pipelines.verify import Policy, Verifier
 
-__all__ = ["Plan", "Progress", "Wanted", "generation_key", "grade", "plan", "recorded", "sample", "sample_seed",
-           "verdict_name"]  # fmt: skip
+__all__ = ["Plan", "Progress", "Wanted", "begun_in_prompt", "generation_key", "grade", "plan", "recorded", "sample",
+           "sample_seed", "verdict_name"]  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, note): before the first completion with the plan, then with the rate."""
 
 BURST = 64, 16  # requests and tokens each, to measure a speed with
+OPENED = ":opened"  # behind the name of a verdict on a completion that starts in thinking
 
 
 def sample_seed(seed: int, problem_id: str, mode: str, index: int) -> int:
@@ -45,8 +47,16 @@ def generation_key(
     fingerprint: str, prompt_ids: Sequence[int], sampling: Sampling, problem_id: str, mode: str, index: int, seed: int
 ) -> str:
     """Hash that names one generation; two problems with the same text keep samples of their own."""
-    text = json.dumps([fingerprint, list(prompt_ids), sampling.json(), problem_id, mode, index, seed])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    digest = _of_problem(fingerprint, tuple(prompt_ids), sampling, problem_id, mode).copy()
+    digest.update(f", {index}, {seed}]".encode())
+    return digest.hexdigest()[:32]
+
+
+@lru_cache(maxsize=64)
+def _of_problem(fingerprint: str, prompt_ids: tuple[int, ...], sampling: Sampling, problem_id: str, mode: str) -> Any:
+    """What the keys of a problem's samples share: a JSON list, open for index and seed."""
+    text = json.dumps([fingerprint, prompt_ids, sampling.json(), problem_id, mode])
+    return hashlib.sha256(text[:-1].encode())
 
 
 @dataclass(frozen=True)
@@ -205,37 +215,49 @@ def verdict_name(verifier: Verifier, gold: Gold) -> str:
     return f"{verifier.name_for(gold.policy)}:{hashlib.sha256(f'{gold.text}|{gold.policy}'.encode()).hexdigest()[:8]}"
 
 
+def begun_in_prompt() -> pl.Expr:
+    """Whether the prompts of generations opened the thinking, where no tokenizer is there to ask: most of the texts
+    that ended end a thinking that they did not begin."""
+    text = pl.col("text").filter(finish_reason="stop").str
+    unbegun = text.contains("</think>", literal=True) & ~text.contains("<think>", literal=True)
+    return unbegun.mean().fill_null(0.0) > 0.5
+
+
 def grade(
-    store: Store, verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame, policy: Policy | None = None
-) -> pl.DataFrame:
+    store: Store, verifier: Verifier, problems: pl.DataFrame, generations: pl.DataFrame, policy: Policy | None = None,
+    starts_in_thinking: bool | None = None,
+) -> pl.DataFrame:  # fmt: skip
     """`key, problem_id, verifier, status, extracted, reason` of every generation, in order; grades what has no verdict.
 
     Args:
         problems: `id`, and what `golds` reads.
         generations: rows of the table `generations`.
         policy: where problems have none of their own.
+        starts_in_thinking: what `opens_thinking` says of all the prompts; None: what `begun_in_prompt` says of each
+            model and mode. Where it is true, the verdict's name says so: one that was made without it is not taken.
     """
     known = dict(zip(problems["id"], golds(problems, policy)))
     names = {i: verdict_name(verifier, gold) for i, gold in known.items()}
-    wanted = generations.select("key", "problem_id").with_columns(
-        verifier=pl.col("problem_id").replace_strict(names, return_dtype=pl.String)
-    )
+    inside = begun_in_prompt().over("model", "mode") if starts_in_thinking is None else pl.lit(starts_in_thinking)
+    named = pl.col("problem_id").replace_strict(names, return_dtype=pl.String)
+    wanted = generations.select("key", "problem_id", verifier=pl.when(inside).then(named + OPENED).otherwise(named))
     graded = store.scan("verdicts").join(wanted.lazy(), on=["key", "verifier"], how="semi")
     found = graded.unique(["key", "verifier"]).collect()
     missing = wanted.join(found, on=["key", "verifier"], how="anti", maintain_order="left")
-    fresh = _grade_missing(verifier, known, generations, missing)
+    parts = {opened: missing.filter(pl.col("verifier").str.ends_with(OPENED) == opened) for opened in (False, True)}
+    fresh = pl.concat(_grade_missing(verifier, known, generations, rows, opened) for opened, rows in parts.items())
     store.append("verdicts", fresh)
     return wanted.join(pl.concat([found, fresh]), on=["key", "verifier"], how="left", maintain_order="left")
 
 
 def _grade_missing(
-    verifier: Verifier, known: dict[str, Gold], generations: pl.DataFrame, missing: pl.DataFrame
+    verifier: Verifier, known: dict[str, Gold], generations: pl.DataFrame, missing: pl.DataFrame, opened: bool
 ) -> pl.DataFrame:
     texts = generations.select("key", "text", "finish_reason").unique("key")
     rows = missing.join(texts, on="key", how="left", maintain_order="left")
     asked = [known[problem] for problem in rows["problem_id"]]
     items = [(gold.text, text) for gold, text in zip(asked, rows["text"])]
-    verdicts = verifier.grade_many(items, [gold.policy for gold in asked], rows["finish_reason"].to_list())
+    verdicts = verifier.grade_many(items, [gold.policy for gold in asked], rows["finish_reason"].to_list(), opened)
     found = {name: pl.Series([getattr(v, name) for v in verdicts], dtype=pl.String)
              for name in ("status", "extracted", "reason")}  # fmt: skip
     return rows.select("key", "verifier").with_columns(**found).select(SCHEMAS["verdicts"].names())

@@ -10,7 +10,7 @@ from assay.pipelines.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["budget_of", "render", "render_messages"]
+__all__ = ["budget_of", "opens_thinking", "render", "render_messages"]
 
 
 def render(
@@ -29,14 +29,17 @@ def render(
         ModelError: the tokenizer has no chat template, or the template has no direct mode.
     """
     content = f"{problem}\n\n{instruction}" if instruction else problem
-    thinking = mode != "direct" and budget_of(mode) != 0
-    return render_messages(tokenizer, [{"role": "user", "content": content}], thinking)
+    return render_messages(tokenizer, [{"role": "user", "content": content}], _thinks(mode))
 
 
 def render_messages(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], thinking: bool = True
 ) -> list[int]:
     """Chat template to ids with the generation prompt; the template alone places BOS and the turn's markers."""
+    return list(tokenizer.encode(_templated(tokenizer, messages, thinking), add_special_tokens=False))
+
+
+def _templated(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], thinking: bool) -> str:
     if not tokenizer.chat_template:
         raise ModelError(
             f"{tokenizer.name_or_path}: the tokenizer has no chat template; add `chat_template` to "
@@ -49,7 +52,20 @@ def render_messages(
         )
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
     assert isinstance(text, str)
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    return text
+
+
+def opens_thinking(tokenizer: PreTrainedTokenizerBase, mode: str = "think") -> bool:
+    """Whether the prompt ends inside a thinking block, as DeepSeek-R1's and Qwen3-Thinking's templates have it.
+
+    A completion without `</think>` is then all thinking. Raises as `render` does.
+    """
+    text = _templated(tokenizer, [{"role": "user", "content": "?"}], _thinks(mode))
+    return text.rstrip().endswith("<think>")
+
+
+def _thinks(mode: str) -> bool:
+    return mode != "direct" and budget_of(mode) != 0
 
 
 def budget_of(mode: str) -> int | None:

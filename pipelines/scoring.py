@@ -11,6 +11,7 @@ import polars as pl
 from assay.pipelines.engines import Engine, Sampling
 from assay.pipelines.errors import EngineError, RecipeError
 from assay.pipelines.golds import with_policies
+from assay.pipelines.prompts import opens_thinking
 from assay.pipelines.recipe import Model, RefreshRecipe
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
@@ -57,14 +58,14 @@ class Scoring:
         model = self.recipe.model
         if model is None:
             raise RecipeError("a filter of the ladder needs samples and the recipe has no [model]: add it")
-        if self._engine is None:
-            generations = self._recorded(problems, mode, samples)
-        else:
-            generations = self._sampled(model, problems, mode, samples, sampling)
-        return self._graded(problems, generations)
+        if (engine := self.engine) is None:
+            return self._graded(problems, self._recorded(problems, mode, samples))
+        generations = self._sampled(engine, model, problems, mode, samples, sampling)
+        return self._graded(problems, generations, opens_thinking(engine.tokenizer, mode))
 
-    def _graded(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
-        verdicts = self._recorded_verdicts() if self.verifier is None else self._verdicts(problems, generations)
+    def _graded(self, problems: pl.DataFrame, generations: pl.DataFrame, opened: bool | None = None) -> pl.DataFrame:
+        """`opened`: whether the prompts opened the thinking; None where there is no tokenizer to ask."""
+        verdicts = self._recorded_verdicts() if self.verifier is None else self._verdicts(problems, generations, opened)
         rows = generations.select("key", "problem_id", "model")
         joined = rows.join(verdicts, on="key", how="left", maintain_order="left_right")
         if len(joined) > len(rows):  # graded several times: the latest counts
@@ -85,8 +86,8 @@ class Scoring:
             pl.col("mode") == self.recipe.model.mode,
             pl.col("problem_id").is_in(problems["id"].implode()),
         )
-        rows = theirs.select("key", "problem_id", "model", "text", "finish_reason").unique("key", maintain_order=True)
-        found = rows.collect()
+        rows = theirs.select("key", "problem_id", "model", "mode", "text", "finish_reason")
+        found = rows.unique("key", maintain_order=True).collect()
         return self._graded(problems, found) if len(found) else pl.DataFrame(schema=GRADED)
 
     def judged(self, pairs: list[tuple[str, str]], max_tokens: int) -> list[bool | None]:
@@ -107,15 +108,14 @@ class Scoring:
         return self._engine
 
     def _sampled(
-        self, model: Model, problems: pl.DataFrame, mode: str, samples: int, sampling: dict[str, Any]
+        self, engine: Engine, model: Model, problems: pl.DataFrame, mode: str, samples: int, sampling: dict[str, Any]
     ) -> pl.DataFrame:
         from assay.pipelines import generate
 
-        assert self.engine is not None
         usual = {name: getattr(model, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
         return generate.sample(
             self.store,
-            self.engine,
+            engine,
             problems.select("id", "problem"),
             mode=mode,
             samples=samples,
@@ -128,7 +128,7 @@ class Scoring:
     def _recorded(self, problems: pl.DataFrame, mode: str, samples: int) -> pl.DataFrame:
         """Recorded generations of these problems in this mode, the first `samples` of each, of one model."""
         rows = self.store.scan("generations").filter(pl.col("mode") == mode, pl.col("sample") < samples)
-        texts = () if self.verifier is None else ("text", "finish_reason")  # long, and read by a verifier alone
+        texts = () if self.verifier is None else ("mode", "text", "finish_reason")  # long, and read by a verifier alone
         seen = rows.select("key", "problem_id", "model", "sample", *texts).collect()
         seen = seen.join(problems.select(problem_id="id"), on="problem_id", how="semi", maintain_order="left")
         found = seen.unique(["problem_id", "model", "sample"], keep="last").sort("sample")
@@ -150,10 +150,11 @@ class Scoring:
         path = Path(self.recipe.model.path)
         return model_fingerprint(path) if path.is_dir() else str(path)
 
-    def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame) -> pl.DataFrame:
+    def _verdicts(self, problems: pl.DataFrame, generations: pl.DataFrame, opened: bool | None) -> pl.DataFrame:
         """`key, status, extracted`, every source's under its own policy."""
         from assay.pipelines import generate
 
         assert self.verifier is not None
         asked = with_policies(problems, (source.model_dump() for source in self.recipe.sources))
-        return generate.grade(self.store, self.verifier, asked, generations).select("key", "status", "extracted")
+        graded = generate.grade(self.store, self.verifier, asked, generations, starts_in_thinking=opened)
+        return graded.select("key", "status", "extracted")

@@ -65,6 +65,8 @@ class Optimizer(Section):
 class Rewards(Section):
     """Weights of the parts of the reward; accuracy has weight 1."""
 
+    unverifiable: Literal["left_out", "wrong"] = "left_out"
+    """A completion without a verdict: out of its group's baseline and of the loss, or as much as a wrong one."""
     format: float = 0.0
     """For exactly one thinking block followed by an answer."""
     length: float | None = None

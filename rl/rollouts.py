@@ -236,7 +236,11 @@ class RolloutMaker:
             "language": r.language,
         }
         parts = {
-            "accuracy": parts_of.accuracy(statuses, truncated=np.nan if self.preset.mask_truncated else 0.0),
+            "accuracy": parts_of.accuracy(
+                statuses,
+                unverifiable=0.0 if r.unverifiable == "wrong" else np.nan,
+                truncated=np.nan if self.preset.mask_truncated else 0.0,
+            ),
             "format": parts_of.format_bonus(texts, opened_in_prompt=self.opened),
             "length": parts_of.kimi_length(lengths, right, s.group_size, step=step, warmup_steps=r.length_warmup_steps),
             "overlong": parts_of.overlong(lengths, s.max_tokens, min(r.overlong_buffer, s.max_tokens)),

@@ -36,7 +36,7 @@ from assay.rl.update import Updater
 
 __all__ = ["Trainer", "TrainingResult"]
 
-RATIO_TOLERANCE = 1e-2
+FIRST_RATIO, RATIO_TOLERANCE = 1e-4, 1e-2  # above the one it warns at the start, above the other it stops
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -161,8 +161,11 @@ class Trainer:
         with self.clock("log"):
             metrics |= rollout_metrics(batch, estimate, self.step - 1) | self._audit(batch.groups)
             metrics["problems_open"] = self.curriculum.open_buckets
-            metrics |= {f"seconds_{k}": v for k, v in self.clock.lap().items()}
+            lap = self.clock.lap()
+            metrics |= {f"seconds_{k}": v for k, v in lap.items()}
             metrics["tokens_per_second"] = batch.tokens / (time.perf_counter() - began)
+            for phase, tokens in (("generate", batch.tokens), ("torch", metrics["trained_tokens"])):
+                metrics[f"tokens_per_second_{phase}"] = tokens / max(1e-9, lap.get(phase, 0.0))
             self.recorder.step(self.step, batch.groups, estimate, metrics)
             self._watch(metrics)
         if self.on_step:
@@ -191,6 +194,8 @@ class Trainer:
         """Sampler and trainer must hold the same weights: in float32 their ratio is 1 to about 1e-5."""
         if self.step == 1:
             self.first_ratio_error = ratio_error
+            if self.recipe.dtype == "float32" and ratio_error > FIRST_RATIO and self.say:
+                self.say(f"warning: sampler and trainer differ by {ratio_error:.1e}; in float32 by about 1e-5")
         if self.recipe.dtype == "float32" and ratio_error > RATIO_TOLERANCE:
             raise EngineError(
                 f"step {self.step}: sampler and trainer disagree, max |ratio - 1| = {ratio_error:.2g} "

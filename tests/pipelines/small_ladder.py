@@ -58,6 +58,9 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return [ord(letter) for letter in text]
 
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
 
 class Oracle:
     """An engine whose model is right in sample i of problem n with think mode iff i % 8 < skill[n]."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -138,3 +139,32 @@ def test_the_readme_tells_rows_licences_and_the_start(store, tmp_path):
     text = (write_export(store, "latest", "trl", tmp_path / "out") / "README.md").read_text()
     assert "2 problems; licences: MIT." in text
     assert export.START["trl"] in text
+
+
+def test_an_unended_thinking_has_no_answer_where_the_template_opened_it(store, tmp_path):
+    """As the recorded samples show; OpenRLHF's prompts show it themselves."""
+    own = Store.open(shutil.copytree(store.path, tmp_path / "own"))
+    said = ["1/2, sure</think>\\boxed{1/2}", "hm, \\boxed{1/2}?</think>\\boxed{3}", "<think>odd</think>\\boxed{1/2}"]
+    rows = [{"key": text, "problem_id": "a", "model": "m", "mode": "think", "text": text, "finish_reason": "stop"}
+            for text in said]  # fmt: skip
+    blank = dict.fromkeys(SCHEMAS["generations"])
+    own.append("generations", pl.DataFrame([blank | row for row in rows], schema=SCHEMAS["generations"]))
+    unended, ended = "maybe \\boxed{1/2}, let me check", "maybe\n</think>\n\\boxed{1/2}"
+    for from_, expected in ((store, [1.0, 1.0]), (own, [0.0, 1.0])):
+        out = write_export(from_, "latest", "trl", tmp_path / f"trl-{expected[0]}")
+        messages = [[{"role": "assistant", "content": text}] for text in (unended, ended)]
+        assert reward_of(out).accuracy(messages, ["1/2"] * 2, ["{}"] * 2) == expected
+        out = write_export(from_, "latest", "verl", tmp_path / f"verl-{expected[0]}")
+        assert [reward_of(out).compute_score("s", text, "1/2") for text in (unended, ended)] == expected
+    label = '{"answer": "1/2", "policy": "{}"}'
+    score = reward_of(write_export(store, "latest", "openrlhf", tmp_path / "openrlhf")).reward_func
+    for prompt, expected in (("<model>", [1.0, 1.0]), ("<model><think>\n", [0.0, 1.0])):
+        queries = [prompt + unended, prompt + ended]
+        assert score(queries, [prompt] * 2, [label] * 2)["rewards"].tolist() == expected
+
+
+def test_a_response_that_the_trainer_parsed():
+    """TRL hands the thinking apart: what follows it is the answer, and an unended one has none."""
+    parts = [{"reasoning_content": "\\boxed{4}?", "content": "\\boxed{5}"}, {"reasoning_content": "so \\boxed{5}"}]
+    for opened in (False, True):
+        assert export.grade(["5"] * 2, [[part] for part in parts], None, opened) == [1.0, 0.0]

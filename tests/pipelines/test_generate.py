@@ -12,10 +12,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from transformers import PreTrainedTokenizerBase
 
+from assay.eval.evaluation import evaluate
+from assay.flows.distill import verified_traces
+from assay.flows.reasoner import build_tokenizer
 from assay.pipelines import generate
-from assay.pipelines.engines import ReplayEngine, Sampling, VllmEngine
-from assay.pipelines.store import Store
+from assay.pipelines.engines import Completion, ReplayEngine, Sampling, VllmEngine
+from assay.pipelines.golds import Gold
+from assay.pipelines.recipe import RefreshRecipe
+from assay.pipelines.scoring import Scoring
+from assay.pipelines.store import SCHEMAS, Store
 from assay.pipelines.verify import Policy, Verifier
 
 PROBLEMS = pl.DataFrame(
@@ -117,6 +124,88 @@ def test_a_prompt_too_long_gets_no_samples_and_stops_nobody(engine: VllmEngine, 
     store = Store.open(tmp_path / "s", create=True)
     problems = pl.concat([PROBLEMS.head(1), pl.DataFrame({"id": ["long"], "problem": ["7" * 2000], "answer": ["1"]})])
     assert take(store, engine, 2, problems)["problem_id"].to_list() == ["p0", "p0"]
+
+
+OPENED = "{{ messages[0].content }}<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}"
+UNENDED = "maybe \\boxed{4}, let me check"
+SUM = pl.DataFrame({"id": ["a"], "problem": ["2+2?"], "answer": ["4"], "source": ["sums"]})
+
+
+def opening() -> PreTrainedTokenizerBase:
+    """A tokenizer whose chat template opens the thinking."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = OPENED
+    return tokenizer
+
+
+def replay(store: Store, tokenizer: PreTrainedTokenizerBase, mode: str, said: list[tuple[str, str]]) -> ReplayEngine:
+    """Says these texts, with their finish reasons, of the one problem."""
+    silent = ReplayEngine([], tokenizer, "recorded")
+    keys = generate.plan(store, silent, SUM, mode=mode, samples=len(said), sampling=SAMPLING).keys
+    done = [Completion(key, [1], [0.0], text, finish, 0.0) for key, (text, finish) in zip(keys, said)]
+    return ReplayEngine(done, tokenizer, "recorded")
+
+
+def ladder(mode: str = "think") -> RefreshRecipe:
+    source = {"name": "sums", "path": "x", "problem": "q", "answer": "a"}
+    model = {"path": "m", "mode": mode, "max_tokens": SAMPLING.max_tokens, "instruction": ""}
+    return RefreshRecipe(name="r", store=Path("s"), sources=[source], model=model, ladder=["difficulty"])  # type: ignore[arg-type]
+
+
+def test_a_thinking_that_the_prompt_opened_and_nothing_ended_is_no_answer(tmp_path: Path) -> None:
+    """In an evaluation, in traces to learn from and in pass rates; direct mode has closed the block in the prompt."""
+    said = [(UNENDED, "length"), (UNENDED, "stop"), ("maybe 5</think>\\boxed{4}", "stop")]
+    usual = build_tokenizer()
+    with Verifier(workers=1) as verifier:
+        asked = [verifier.grade("4", text, finish_reason=reason, starts_in_thinking=True) for text, reason in said]
+        assert [verdict.status for verdict in asked] == ["truncated", "wrong", "correct"]
+        for tokenizer, mode, expected in (
+            (opening(), "think", [verdict.status for verdict in asked]),
+            (opening(), "direct", ["correct"] * 3),
+            (usual, "think", ["correct"] * 3),
+        ):
+            store = Store.open(tmp_path / f"{tokenizer is usual}-{mode}", create=True)
+            engine = replay(store, tokenizer, mode, said)
+            done = evaluate(store, engine, verifier, SUM, model="m", n=3, sampling=SAMPLING, mode=mode)
+            assert done.samples["status"].to_list() == expected
+            graded = Scoring(store, ladder(mode), engine, verifier).graded(SUM, mode, 3)
+            assert graded["status"].to_list() == expected
+            if mode == "think":
+                traces = verified_traces(store, engine, verifier, SUM, samples=3, sampling=SAMPLING)
+                assert len(traces) == expected[1:].count("correct")
+
+
+def test_a_verdict_that_did_not_know_of_the_opened_thinking_is_not_taken(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    engine = replay(store, opening(), "think", [(UNENDED, "stop")])
+    rows = take(store, engine, 1, SUM)
+    with Verifier(workers=1) as verifier:
+        old = generate.grade(store, verifier, SUM, rows, starts_in_thinking=False)
+        new = generate.grade(store, verifier, SUM, rows, starts_in_thinking=True)
+        again = [generate.grade(store, verifier, SUM, rows, starts_in_thinking=told) for told in (False, True)]
+    assert [frame["status"].item() for frame in (old, new)] == ["correct", "wrong"]
+    assert all(map(pl.DataFrame.equals, (old, new), again))
+    assert old["verifier"].item() == generate.verdict_name(verifier, Gold("4", Policy()))
+    assert store.scan("verdicts").collect().height == 2
+
+
+def test_without_a_tokenizer_each_models_words_tell_who_opened_the_thinking(tmp_path: Path) -> None:
+    """By most of what ended: one stray end of a thinking tells nothing. As in pass rates without an engine."""
+    store = Store.open(tmp_path / "s", create=True)
+    ended, begun = "so</think>\\boxed{4}", "<think>so</think>\\boxed{4}"
+    said = {"opened": [ended, ended, begun, UNENDED], "own": [begun, begun, ended, UNENDED], "none": [UNENDED]}
+    rows = [{"key": f"{model}{n}", "problem_id": "a", "model": model, "mode": "think", "sample": n, "text": text,
+             "finish_reason": "length" if text == UNENDED and model == "opened" else "stop"}
+            for model, texts in said.items() for n, text in enumerate(texts)]  # fmt: skip
+    blank = dict.fromkeys(SCHEMAS["generations"])
+    frame = pl.DataFrame([blank | row for row in rows], schema=SCHEMAS["generations"])
+    with Verifier(workers=1) as verifier:
+        graded = generate.grade(store, verifier, SUM, frame)
+        store.append("generations", frame)
+        beside = Scoring(store, ladder(), None, verifier).beside(SUM, "none")
+    status = dict(graded.select("key", "status").iter_rows())
+    assert [status[key] for key in ("opened3", "own3", "none0")] == ["truncated", "correct", "correct"]
+    assert beside["status"].to_list().count("truncated") == 1
 
 
 @pytest.mark.slow

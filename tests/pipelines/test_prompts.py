@@ -6,7 +6,7 @@ import pytest
 
 from assay.flows.reasoner import build_tokenizer
 from assay.pipelines.errors import ModelError
-from assay.pipelines.prompts import budget_of, render
+from assay.pipelines.prompts import budget_of, opens_thinking, render
 
 
 def test_think_and_direct_prompts() -> None:
@@ -47,3 +47,15 @@ def test_budget_of(mode: str, budget: int | None) -> None:
 def test_an_unknown_mode() -> None:
     with pytest.raises(ValueError, match="mode 'budget': expected 'think', 'direct' or 'budget=N'"):
         budget_of("budget")
+
+
+def test_whether_the_template_opens_the_thinking() -> None:
+    """Not where the model writes the tag itself, and not where the prompt has closed the block already."""
+    tokenizer = build_tokenizer()
+    assert not opens_thinking(tokenizer)
+    tokenizer.chat_template = (
+        "{{ messages[0].content }}{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
+    )
+    assert [opens_thinking(tokenizer, mode) for mode in ("think", "budget=8", "direct", "budget=0")] == [
+        True, True, False, False,
+    ]  # fmt: skip

@@ -319,14 +319,19 @@ def trl_compute_loss():
 
 @pytest.mark.parametrize(("ours", "theirs", "level"), [
     ("grpo", "grpo", "token"), ("dr_grpo", "dr_grpo", "token"), ("dapo", "dapo", "token"), ("gspo", "grpo", "sequence"),
+    ("cispo", "cispo", "token"),
 ])  # fmt: skip
 def test_agreement_with_trl(ours, theirs, level):
-    """Its network replaced by the log-probabilities, in evaluation mode (no accumulation factor)."""
+    """Its network replaced by the log-probabilities, in evaluation mode (no accumulation factor).
+
+    For CISPO its `epsilon_high` is the cap itself, and below there is none.
+    """
     new, old, adv, mask = batch(12)
-    ref, low, high = old + 0.1, *((3e-4, 4e-4) if ours == "gspo" else (0.2, 0.28))
+    ref, (low, high) = old + 0.1, {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.2)}.get(ours, (0.2, 0.28))
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *a, **k: (x, torch.zeros_like(x), None),
-        loss_type=theirs, importance_sampling_level=level, epsilon_low=low, epsilon_high=high, beta=0.05,
+        loss_type=theirs, importance_sampling_level=level, epsilon_low=low,
+        epsilon_high=high + (ours == "cispo"), beta=0.05,
         args=SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
         max_completion_length=9, top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_vllm=False,
         aux_loss_enabled=False, _entropy_bonus_enabled=False, model=SimpleNamespace(training=False),

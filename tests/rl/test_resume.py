@@ -5,13 +5,16 @@ With dynamic sampling, so that surplus groups wait in the checkpoint, beside the
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,29 @@ def test_stopped_anywhere(
         with pytest.raises(Killed):
             train(made, pool, store, folder / where)
     same(whole, where, train(made, pool, store, folder / where))
+
+
+def test_stopped_again_and_again_at_random(whole: Any, pool: EnginePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times in one run, wherever chance has it: in sampling, in a file's writing, its flushing or its renaming."""
+    folder, store, made, _ = whole
+    seed = time.time_ns()
+    chance, engine = random.Random(seed), pool.get(made.model)
+    places: list[tuple[Any, str, int]] = [(engine, "generate", 6), (os, "fsync", 30), (os, "open", 40),
+                                          (Path, "rename", 8), (torch.Tensor, "backward", 9)]  # fmt: skip
+    for _ in range(4):
+        (owner, where, most), calls = chance.choice(places), itertools.count(1)
+        real, last = getattr(owner, where), chance.randint(1, most)
+
+        def stops(*arguments: Any, real: Any = real, calls: Any = calls, last: int = last, **named: Any) -> Any:
+            if next(calls) == last:
+                raise Killed
+            return real(*arguments, **named)
+
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(owner, where, stops)
+            train(made, pool, store, folder / "random")
+    print(f"seed {seed}")  # shown where it fails
+    same(whole, "random", train(made, pool, store, folder / "random"))
 
 
 def test_killed_while_a_checkpoint_is_written(whole: Any, pool: EnginePool) -> None:

@@ -201,6 +201,9 @@ def test_metrics_and_rollouts_are_recorded(pool: EnginePool, reasoner: Path, tmp
     own = rollouts.filter(pl.col("step") == 3)["reward"]
     assert rewards == pytest.approx(own.drop_nans().mean())
     assert result.share_outside < 0.5
+    last = dict(store.scan("steps").filter(run="r", step=3).select("metric", "value").collect().rows())
+    for phase, tokens in (("generate", "sampled_tokens"), ("torch", "trained_tokens")):
+        assert last[f"tokens_per_second_{phase}"] == pytest.approx(last[tokens] / last[f"seconds_{phase}"])
     assert latest_checkpoint(tmp_path / "r" / "checkpoints") == result.checkpoint
 
 
