@@ -17,8 +17,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-__all__ = ["CATEGORIES", "COLOURS", "CONFIG", "Figure", "Log2Axis", "banded", "bands", "colour", "finite", "ordered",
-           "parts", "percents", "png", "rule", "shape", "share_scale", "spread", "thousands"]  # fmt: skip
+__all__ = ["CATEGORIES", "COLOURS", "CONFIG", "Figure", "Log2Axis", "banded", "bands", "colour", "finite", "labels",
+           "ordered", "parts", "percents", "png", "rule", "shape", "share_scale", "shortened", "spread",
+           "thousands"]  # fmt: skip
 
 # name: (light, dark). Categories after Okabe and Ito, lightened for the dark page; the ramp grows with k.
 COLOURS = {
@@ -162,13 +163,20 @@ def rule(**place: float) -> Any:
 
 
 def banded(frame: pl.DataFrame, axis: Log2Axis, y: Any, colours: Any, shapes: Any) -> Any:
-    """Lines through `estimate` with points, in bands from `low` to `high`; y encodes `low`."""
+    """Lines through `estimate` with points, in bands from `low` to `high`; y encodes `low`.
+
+    With a column `fewer`, points where it is true are open.
+    """
     base = axis.chart(frame).encode(color=colours)
     line = base.mark_line(strokeWidth=2).encode(y="estimate:Q")
-    counts = [alt.Tooltip(f"{name}:Q", format=",") for name in ("k", "budget") if name in frame.columns]
+    counts = [alt.Tooltip(f"{name}:Q", format=",") for name in ("k", "budget", "items") if name in frame.columns]
     tooltip = ["model:N", *counts, *percents("estimate", "low", "high")]
-    points = base.mark_point(filled=True, size=46, opacity=1).encode(y="estimate:Q", shape=shapes, tooltip=tooltip)
-    return alt.layer(*axis.zero_mark(), *bands(base, y), line, points)
+    look = {"y": "estimate:Q", "shape": shapes, "tooltip": tooltip}
+    points = [base.mark_point(filled=True, size=46, opacity=1).encode(**look)]
+    if "fewer" in frame.columns and frame["fewer"].any():
+        over = axis.chart(frame.filter("fewer")).encode(color=colours)
+        points.append(over.mark_point(size=46, opacity=1, strokeWidth=2, fill="var(--paper)").encode(**look))
+    return alt.layer(*axis.zero_mark(), *bands(base, y), line, *points)
 
 
 def bands(base: Any, y: Any) -> list[Any]:
@@ -179,8 +187,22 @@ def bands(base: Any, y: Any) -> list[Any]:
 def colour(column: str, names: Sequence[str], colours: Sequence[str] = CATEGORIES, legend: Any = None) -> Any:
     """Colours for `names` in order; a name keeps its colour in every panel given the same `names`."""
     fitting = int(290 // (28 + 6.5 * max(map(len, names), default=1)))  # on the narrowest page
-    legend = legend or alt.Legend(columns=max(fitting, 1), symbolOpacity=1)
+    legend = legend or alt.Legend(columns=max(fitting, 1), symbolOpacity=1, labelExpr=labels(names, 38))
     return alt.Color(f"{column}:N", scale=alt.Scale(domain=names, range=_cycle(colours, names)), legend=legend)
+
+
+def shortened(names: Sequence[str], limit: int) -> dict[str, str]:
+    """By name a text of at most `limit` characters, cut after a third or where no two read alike; else whole."""
+    for head in sorted(range(limit), key=lambda at: abs(at - limit // 3)):  # names differ at their ends
+        cut = {n: n if len(n) <= limit else f"{n[:head]}…{n[len(n) - limit + head + 1 :]}" for n in names}
+        if len(set(cut.values())) == len(cut):
+            return cut
+    return {name: name for name in names}
+
+
+def labels(names: Sequence[str], limit: int) -> str:
+    """The expression that labels an axis or a legend with `shortened` names."""
+    return f"({json.dumps(shortened(names, limit))})[datum.label] || datum.label"
 
 
 def shape(column: str, names: Sequence[str]) -> Any:
@@ -215,9 +237,10 @@ def spread(values: Sequence[int], count: int) -> list[int]:
 def parts(frame: pl.DataFrame, *columns: str) -> Iterator[tuple[dict[str, str], pl.DataFrame]]:
     """A part of the frame for each panel, and its title where there are several values to tell apart."""
     several = [name for name in columns if frame[name].n_unique() > 1]
-    for values, part in frame.group_by(columns, maintain_order=True):
-        title = " · ".join(str(value) for name, value in zip(columns, values) if name in several)
-        yield ({"title": title} if title else {}), part
+    found = [(" · ".join(str(value) for name, value in zip(columns, values) if name in several), part)
+             for values, part in frame.group_by(columns, maintain_order=True)]  # fmt: skip
+    titles = shortened([title for title, _ in found], 36)
+    yield from (({"title": titles[title]} if title else {}, part) for title, part in found)
 
 
 def ordered(frame: pl.DataFrame, column: str) -> list[str]:

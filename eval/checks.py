@@ -48,11 +48,13 @@ def _changes(data: ReportData) -> Iterator[Check]:
     """Of every comparison: the change of pass@1 and of the largest k, and of a control whether it explains the gain."""
     if data.difference is None:
         return
-    controls = set(((data.summary or {}).get("evaluation") or {}).get("controls") or ())
+    evaluation = (data.summary or {}).get("evaluation") or {}
+    controls = set(evaluation.get("controls") or ())
+    of_two = _of_training if evaluation.get("trained") or controls else _of_strangers
     several = data.difference["benchmark"].n_unique() > 1
     for (benchmark, model, base), rows in data.difference.group_by(PAIR, maintain_order=True):
         where = f"{benchmark}, {model}: " if several else ""
-        judge = _beyond_control if base in controls else _of_control if model in controls else _of_training
+        judge = _beyond_control if base in controls else _of_control if model in controls else of_two
         for check in judge(rows.sort("k")):
             yield Check(check.verdict, where + check.claim, check.evidence)
 
@@ -68,6 +70,17 @@ def _of_training(rows: pl.DataFrame) -> Iterator[Check]:
         yield _judged(last, f"The trained model also solves more at k = {k:,}: new problems, not only surer ones",
                       f"No difference at k = {k:,} is shown: the gain may be sharpening alone",
                       f"The base solves more at k = {k:,}: training narrowed what the model reaches")  # fmt: skip
+
+
+def _of_strangers(rows: pl.DataFrame) -> Iterator[Check]:
+    """Two models of which nobody said that one was trained from the other."""
+    for row in rows.filter((pl.col("k") == pl.col("k").min()) | (pl.col("k") == pl.col("k").max())).to_dicts():
+        at, verdict = f"at k = {row['k']:,}", _sign(row["low"], row["high"])
+        more, less = (row["base"], row["model"]) if verdict == "bad" else (row["model"], row["base"])
+        if verdict == "open":
+            yield Check("open", f"No difference between {more} and {less} {at} is shown", _evidence(row))
+        else:
+            yield Check("good", f"{more} solves more than {less} {at}", _evidence(row))
 
 
 def _of_control(rows: pl.DataFrame) -> Iterator[Check]:

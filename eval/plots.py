@@ -19,15 +19,18 @@ from assay.eval.charts import (
     bands,
     colour,
     finite,
+    labels,
     ordered,
     parts,
     percents,
     rule,
     shape,
     share_scale,
+    shortened,
     spread,
     thousands,
 )
+from assay.eval.thinking_budget import Cost
 
 __all__ = ["budgets", "curves", "difference", "distillation", "endings", "four_way", "funnel", "headline", "pass_rates",
            "training"]  # fmt: skip
@@ -36,6 +39,7 @@ MAX_POINTS = 300  # steps drawn in a training panel; longer runs are averaged ov
 RATIO_FLOOR = 1e-8  # below float32's resolution: where a ratio error of 0 is drawn on the logarithmic axis
 KS = "k (samples a problem, log2 scale)"
 SHARE = "share of problems"
+OPEN = " Open points are over fewer items than the smallest k: the numbers say how many."
 PERCENT = {"format": ".0%", "tickCount": 5}
 KEPT = ["kept", "removed"]
 ENDINGS = ["natural", "forced", "truncated", "empty"]
@@ -69,7 +73,7 @@ def headline(values: pl.DataFrame) -> Figure:
     models = ordered(values, "model")
     axis = alt.Axis(format=".0%", grid=True, tickCount=6)
     base = alt.Chart(finite(values)).encode(
-        y=alt.Y("metric:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=140)),
+        y=alt.Y("metric:N", sort=None, title=None, axis=_named(values["metric"].to_list())),
         yOffset=alt.YOffset("model:N", sort=models), color=colour("model", models),
         tooltip=["metric:N", "model:N", *percents("value", "low", "high")])  # fmt: skip
     x = alt.X("low:Q", title=SHARE, axis=axis, scale=share_scale(values["high"]))
@@ -77,6 +81,10 @@ def headline(values: pl.DataFrame) -> Figure:
     points = base.mark_point(filled=True, size=80, opacity=1).encode(x="value:Q", shape=shape("model", models))
     chart = (spans + points).properties(height=24 * values.height + 10)
     return Figure("headline", "Headline accuracy", "Points are estimates, bars their intervals.", [chart], values)
+
+
+def _named(names: Sequence[str]) -> Any:
+    return alt.Axis(labelFontSize=12, labelLimit=180, labelExpr=labels(names, 24))
 
 
 def funnel(frame: pl.DataFrame) -> Figure:
@@ -122,7 +130,9 @@ def pass_rates(frame: pl.DataFrame, band: tuple[float, float] | None) -> Figure:
     axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1], format="~g")
     title = "pass rate (correct / verified samples)"
     x = alt.X("left:Q", bin="binned", title=title, scale=scale, axis=axis)
-    y = alt.Y("problems:Q", title="problems", axis=alt.Axis(format="~s", tickCount=5))
+    highest = bars.group_by("left").agg(pl.col("problems").sum())["problems"].max() or 1
+    room = alt.Scale(domain=[0, 1.12 * highest], nice=False)  # type: ignore[operator]  # above it stands the label
+    y = alt.Y("problems:Q", title="problems", axis=alt.Axis(format="~s", tickCount=5), scale=room)
     tooltip = [alt.Tooltip("pass_rate:Q", format=".3~f"), "part:N", _count("problems")]
     chart = alt.Chart(finite(_ranked(bars.sort("left"), "part", KEPT))).mark_bar()
     chart = chart.encode(x=x, x2="right:Q", y=y, color=_kept(), order="rank:Q", tooltip=tooltip)
@@ -130,7 +140,8 @@ def pass_rates(frame: pl.DataFrame, band: tuple[float, float] | None) -> Figure:
     if band is not None:
         inside = known["pass_rate"].is_between(*band).sum() / max(known.height, 1)
         caption += f" {inside:.1%} of the known lie in the band from {band[0]:g} to {band[1]:g} (shaded)."
-    layers = [*_band_marks(band), chart]
+    marks = _band_marks(band)
+    layers = [*marks[:1], chart, *marks[1:]]
     return Figure("pass_rates", "Pass rates", caption, [alt.layer(*layers).properties(height=240)], frame)
 
 
@@ -219,15 +230,24 @@ def curves(frame: pl.DataFrame, kind: str = "pass@k", models: Sequence[str] = ()
         kind: one of `CURVES`.
         models: fixes the colours, so that a model keeps its own from one figure to the next.
     """
-    names, axis = list(models) or ordered(frame, "model"), Log2Axis(frame, "k", KS)
+    names, axis, drawn = list(models) or ordered(frame, "model"), Log2Axis(frame, "k", KS), _fewer(frame)
     look = _share_axis(kind, frame), colour("model", names), shape("model", names)
-    panels = [banded(part, axis, *look).properties(height=280, **title) for title, part in parts(frame, "benchmark")]
-    said = "Bands are intervals over problems."
+    panels = [banded(part, axis, *look).properties(height=280, **title) for title, part in parts(drawn, "benchmark")]
+    said = "Bands are intervals over problems." + OPEN * drawn["fewer"].any()
     for title, part in parts(frame, "benchmark"):
         last = part.filter(pl.col("k") == pl.col("k").max())
         rates = ", ".join(f"{model} {rate:.1%}" for model, rate in last.select("model", "estimate").iter_rows())
         said += f" {title.get('title', 'At')}{', at' * bool(title)} k = {last['k'][0]:,}: {rates}."
     return Figure(*CURVES[kind], said, panels, frame)
+
+
+def _fewer(frame: pl.DataFrame) -> pl.DataFrame:
+    """With `fewer`: whether the point is over fewer items than the least k of its line; false where unknown."""
+    if "items" not in frame.columns:
+        return frame.with_columns(fewer=False)
+    line = [name for name in ("benchmark", "model", "budget") if name in frame.columns]
+    first = pl.col("items").sort_by("k").first().over(line)
+    return frame.with_columns(fewer=(pl.col("items") < first).fill_null(False))
 
 
 def _share_axis(kind: str, frame: pl.DataFrame) -> Any:
@@ -240,7 +260,7 @@ def difference(frame: pl.DataFrame) -> Figure:
 
     A point is filled where its interval excludes 0; a bar on the line of 0 is where the curves cross.
     """
-    rows = frame.sort("k", maintain_order=True).with_columns(series=pl.format("{} − {}", "model", "base"))
+    rows = frame.sort("k", maintain_order=True).with_columns(series=_pair_name(frame))
     names, axis = ordered(rows, "series"), Log2Axis(rows, "k", KS)
     colours, shapes = colour("series", names), shape("series", names)
     ticks = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+.3~g') : '0'", tickCount=6)
@@ -262,6 +282,12 @@ def difference(frame: pl.DataFrame) -> Figure:
     if frame["crossing"].is_not_null().any():
         caption += " A bar on the line of 0: where the curves cross, from one end of the interval to the other."
     return Figure("difference", "Difference of pass@k, paired", caption, panels, frame)
+
+
+def _pair_name(frame: pl.DataFrame) -> pl.Expr:
+    """`model − base`, each short enough that both are read in a legend."""
+    short = shortened(list({*frame["model"], *frame["base"]}), 17)
+    return pl.format("{} − {}", *(pl.col(name).replace(short) for name in ("model", "base")))
 
 
 def _crossings(part: pl.DataFrame, axis: Log2Axis, colours: Any) -> list[Any]:
@@ -286,16 +312,38 @@ def budgets(frame: pl.DataFrame) -> Figure:
     """
     ks = spread(sorted(set(frame["k"].to_list())), 5)
     names = [f"k = {k}" for k in ks]
-    rows = frame.filter(pl.col("k").is_in(ks)).with_columns(series=pl.format("k = {}", "k"))
+    rows = _fewer(frame.filter(pl.col("k").is_in(ks))).with_columns(series=pl.format("k = {}", "k"))
     axis = Log2Axis(frame, "budget", "thinking budget (tokens, log2 scale)")
     colours = colour("series", names, [f"var(--ramp{i})" for i in spread(range(1, 6), len(ks))])
     look = _share_axis("pass@k", frame), colours, shape("series", names)
     panels = [banded(part, axis, *look).properties(height=280, **title)
               for title, part in parts(rows, "benchmark", "model")]  # fmt: skip
-    caption = "Bands are intervals over problems."
+    caption = "Bands are intervals over problems." + OPEN * rows["fewer"].any()
     if (frame["budget"] == 0).any():
-        caption += " Budget 0, no thinking at all, stands left of the dotted line."
+        caption += " Budget 0, no thinking at all, stands left of the dotted line." + _dip(rows)
+    caption += _cost(frame)
     return Figure("budgets", "Accuracy against thinking budget", caption, panels, frame)
+
+
+def _dip(frame: pl.DataFrame) -> str:
+    """A sentence where a little thinking does worse than none."""
+    rows = frame.filter(pl.col("k") == pl.col("k").min()).sort("budget")
+    positive = pl.col("estimate").filter(pl.col("budget") > 0).first()
+    none = pl.col("estimate").filter(pl.col("budget") == 0).first()
+    below = rows.group_by("benchmark", "model", maintain_order=True).agg(below=positive < none).filter("below")
+    said = f" The smallest budget lies below budget 0 ({', '.join(ordered(below, 'model'))}): the direct mode is "
+    return f"{said}trained to answer at once, a thought that is cut off is not." if len(below) else ""
+
+
+def _cost(frame: pl.DataFrame) -> str:
+    """What the sweeps sampled, where the frame has it."""
+    if not {"new_tokens", "anew_tokens"} <= set(frame.columns):
+        return ""
+    rows = frame.unique(["benchmark", "model", "budget"]).cast({"new_tokens": pl.Int64, "anew_tokens": pl.Int64})
+    longest = rows.filter(pl.col("budget") == pl.col("budget").max().over("benchmark", "model"))
+    of = ((rows, "new_tokens"), (longest, "anew_tokens"), (rows, "anew_tokens"))
+    cost = Cost(*(int(part[name].sum()) for part, name in of))
+    return f" Cost: {cost}." if cost.longest else ""
 
 
 def endings(frame: pl.DataFrame) -> Figure:
@@ -327,9 +375,10 @@ def four_way(frame: pl.DataFrame) -> Figure:
     rows = frame.with_columns(pl.col("items").cast(pl.Float64).round(1)).with_columns(label=label)
     axis, panels = alt.Axis(tickMinStep=1, tickCount=5), []
     for title, part in parts(rows, "benchmark"):
+        names = _named(part["cell"].to_list())
         room = max(*part["items"].to_list(), 1) * 1.4  # right of the longest bar, for its label
         base = alt.Chart(finite(part)).encode(
-            y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelFontSize=12, labelLimit=150)),
+            y=alt.Y("cell:N", sort=None, title=None, axis=names),
             x=alt.X("items:Q", title="items", axis=axis, scale=alt.Scale(domain=[0, room], nice=False)),
             tooltip=["cell:N", _count("items")])  # fmt: skip
         labels = base.mark_text(align="left", dx=6).encode(text="label:N")

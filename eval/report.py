@@ -28,6 +28,7 @@ __all__ = ["ReportData", "write_report"]
 
 MAX_SAMPLES = 200  # in the page; all of them are in data/samples.parquet
 MAX_CHARS = 12_000  # of a completion in the page: its middle is left out
+MAX_ROWS = 400  # of a figure's folded table
 
 COLUMNS = {
     "funnel": ("filter", "rows_in", "rows_out", "reasons"),
@@ -53,7 +54,8 @@ class ReportData:
     `COLUMNS` names the columns; `curves`, `difference` and `four_way` are of the module `curves`, `outcomes` counts
     every status of the samples, `benchmarks` says what was evaluated on and how many of its items stand in the training
     set (null: not looked). Shares (`pass_rate`, `estimate`, `accuracy`, `natural`, ...) are in [0, 1]; `reasons` is
-    JSON (reason -> rows); `tags` is a list of strings or a string.
+    JSON (reason -> rows); `tags` is a list of strings or a string. Also read where there: `items` of `curves`,
+    `new_tokens` and `anew_tokens` of `budgets`, `extracted` of `samples`.
 
     Raises:
         ValueError: a frame lacks a column.
@@ -206,16 +208,21 @@ def split_thinking(completion: str) -> tuple[str | None, str]:
     return head.lstrip().removeprefix("<think>").strip(), answer.strip()
 
 
-def grouped(samples: pl.DataFrame) -> tuple[list[dict[str, Any]], str]:
-    """At most `MAX_SAMPLES` completions by problem, in order of appearance; a note on what is left out."""
+def grouped(samples: pl.DataFrame, outcomes: pl.DataFrame | None = None) -> tuple[list[dict[str, Any]], str]:
+    """At most `MAX_SAMPLES` completions by problem, in order of appearance; a note on how many there are in all."""
     places = samples.with_row_index("at").with_columns(start=pl.col("at").min().over("problem_id"))
     shown = places.sort("start", "at").head(MAX_SAMPLES)
     problems = [
         {**rows.row(0, named=True), "completions": [_completion(row) for row in rows.to_dicts()]}
         for rows in shown.partition_by("problem_id", maintain_order=True)
     ]
-    note = f"{shown.height:,} of {samples.height:,} completions; all are in data/samples.parquet. "
-    return problems, note if shown.height < samples.height else ""
+    items, taken = samples["problem_id"].n_unique(), samples.height
+    if outcomes is not None:
+        items, taken = int(outcomes.unique("benchmark")["items"].sum()), int(outcomes["samples"].sum())
+    each = shown.group_by("problem_id", "model").len()["len"].unique().to_list()
+    of = f"{each[0]} sample{'s' * (each[0] > 1)} of each model on " if len(each) == 1 else ""
+    note = f"To read: {of}{len(problems):,} of {items:,} items, {shown.height:,} of {taken:,} samples. "
+    return problems, note + "More are in data/samples.parquet. " * (shown.height < samples.height)
 
 
 def _completion(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +230,9 @@ def _completion(row: Mapping[str, Any]) -> dict[str, Any]:
     thinking, answer = split_thinking(text)
     thinking = thinking if thinking is None else _shorten(thinking)
     tags = row["tags"] if isinstance(row["tags"], list) else [row["tags"]] if row["tags"] else []
-    return {**row, "thinking": thinking, "answer": _shorten(answer), "tags": tags}
+    extracted = row.get("extracted")
+    why = row["reason"] or (None if extracted is None else f"answered {extracted[:200]}, gold {row['gold']}")
+    return {**row, "why": why, "thinking": thinking, "answer": _shorten(answer), "tags": tags}
 
 
 def _shorten(text: str) -> str:
@@ -250,7 +259,7 @@ def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
     )
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"percent": percent, "reasons": _reasons, "numbers": _numbers, "gained": gained}
-    problems, note = grouped(data.samples) if data.samples is not None else ([], "")
+    problems, note = grouped(data.samples, data.outcomes) if data.samples is not None else ([], "")
     specs = {name: figure.specs for name, figure in figures.items()}
     return environment.from_string(page).render(
         title=title,
@@ -292,7 +301,7 @@ def _reasons(text: str | None) -> list[tuple[str, int]]:
 
 def _numbers(frame: pl.DataFrame) -> list[list[str]] | None:
     """A figure's rows as text for the folded table, header first; None when they are too many to read."""
-    if frame.height > 60:
+    if frame.height > MAX_ROWS:
         return None
     return [frame.columns, *[[_cell(value) for value in row] for row in frame.rows()]]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from assay.pipelines.engines import Request, Sampling
-from assay.pipelines.prompts import render
+from assay.pipelines.prompts import opens_thinking, render
 
 if TYPE_CHECKING:
     from assay.pipelines.engines import Engine
@@ -50,14 +50,14 @@ YES, NO = ("yes", "true", "same"), ("no", "false", "different")
 WORD = re.compile(rf"(?i)\b(?:{'|'.join(YES + NO)})\b")
 
 
-def verdict_of(text: str) -> bool | None:
-    """True for yes, False for no, None for anything else.
+def verdict_of(text: str, starts_in_thinking: bool = False) -> bool | None:
+    """True for yes, False for no, None for anything else; `starts_in_thinking`: the prompt opened the thinking.
 
     What counts comes after the thinking; "Yes.", "**yes**" and "The answer is: no" are clear, two different words are
     not, and a thought without an end says nothing.
     """
     _, closed, after = text.rpartition("</think>")
-    if "<think>" in text and not closed:
+    if (starts_in_thinking or "<think>" in text) and not closed:
         return None
     found = {word.lower() in YES for word in WORD.findall(after if closed else text)}
     return found.pop() if len(found) == 1 else None
@@ -77,7 +77,8 @@ def judge(
     asked = pl.DataFrame({"id": names, "problem": texts}, schema={"id": pl.String, "problem": pl.String}).unique("id")
     sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
     rows = generate.sample(store, engine, asked, mode=mode, samples=1, sampling=sampling)
-    words = {row["problem_id"]: verdict_of(row["text"] or "") for row in rows.iter_rows(named=True)}
+    opened = opens_thinking(engine.tokenizer, mode)
+    words = {row["problem_id"]: verdict_of(row["text"] or "", opened) for row in rows.iter_rows(named=True)}
     return [words.get(name) for name in names]
 
 
@@ -88,5 +89,5 @@ def judge_answers(engine: Engine, pairs: Sequence[tuple[str, str]]) -> list[tupl
     prompts = {pair: render(engine.tokenizer, text) for pair, text in texts.items()}
     fitting = [pair for pair, prompt in prompts.items() if len(prompt) < engine.max_model_len]
     done = engine.generate([Request(str(i), prompts[pair], sampling, 0) for i, pair in enumerate(fitting)])
-    said = {pair: completion.text for pair, completion in zip(fitting, done)}
-    return [(verdict_of(said.get(pair, "")), said.get(pair, "too long for the judge")) for pair in pairs]
+    said, opened = {pair: completion.text for pair, completion in zip(fitting, done)}, opens_thinking(engine.tokenizer)
+    return [(verdict_of(said.get(pair, ""), opened), said.get(pair, "too long for the judge")) for pair in pairs]

@@ -1,12 +1,15 @@
 const { config, figures } = JSON.parse(document.getElementById("charts").textContent);
 
 // Colours are CSS variables in the SVG, so changing the theme or printing needs no redrawing.
+const views = [];
 async function draw() {
   for (const [name, specs] of Object.entries(figures)) {
     const place = document.querySelector(`[data-figure="${name}"]`);
-    for (const spec of specs) {
+    for (const spec of place ? specs : []) {
       const box = place.appendChild(document.createElement("div"));
-      await vegaEmbed(box, spec, { config, renderer: "svg", actions: false, tooltip: { theme: "custom" } });
+      const options = { config, renderer: "svg", actions: false, tooltip: { theme: "custom" } };
+      const { view } = await vegaEmbed(box, spec, options);
+      views.push([view, view.height(), box]);
     }
   }
   document.documentElement.dataset.drawn = "yes";
@@ -35,8 +38,8 @@ function samples() {
   if (!search) return;
   const rows = [...document.querySelectorAll(".completion")].map((element) => ({
     element, model: [element.dataset.model], status: [element.dataset.status], tag: JSON.parse(element.dataset.tags),
-    text: (element.closest(".problem").querySelector(".text").textContent + "\n" + element.closest(".problem")
-      .querySelector(".id").textContent + "\n" + element.textContent).toLowerCase(),
+    text: [...element.closest(".problem").querySelectorAll(".id, .text, .gold"), element]
+      .map((part) => part.textContent).join("\n").toLowerCase(),
   }));
   const selects = ["model", "status", "tag"].map((key) => [key, document.getElementById(`filter-${key}`)]);
   for (const [key, select] of selects) {
@@ -61,6 +64,28 @@ function samples() {
   apply();
 }
 
+// The paper has its own width: charts are laid out anew for it, and of the samples the first few are unfolded.
+function print() {
+  let opened = [];
+  const fit = (scale) => {
+    for (const [view, height, box] of views) view.width(box.clientWidth).height(height * scale).run();
+  };
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.print = "";
+    fit(0.75);
+    const problems = [...document.querySelectorAll(".problem:not([hidden])")];
+    problems.forEach((problem, i) => problem.classList.toggle("unprinted", i >= 3));
+    opened = problems.slice(0, 3).flatMap((problem) => [...problem.querySelectorAll("details:not([open])")]);
+    for (const details of opened) details.open = true;
+  });
+  addEventListener("afterprint", () => {
+    delete document.documentElement.dataset.print;
+    fit(1);
+    for (const details of opened) details.open = false;
+  });
+}
+
 theme();
 samples();
+print();
 draw();

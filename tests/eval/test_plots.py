@@ -29,6 +29,9 @@ BUDGETS = bands(
 ).with_columns(natural=pl.lit(0.7), forced=pl.lit(0.2), truncated=pl.lit(0.1), empty=pl.lit(0.0))
 
 
+LONG = [f"organisation/Very-Long-Model-Name-of-Reasoning-7B-{end}" for end in ("base", "rl")]
+
+
 def values(panel: dict) -> list[dict]:
     """The rows of a chart, those of its reference marks aside."""
     return max(panel["datasets"].values(), key=len)
@@ -60,6 +63,39 @@ def test_models_stand_side_by_side_on_one_scale() -> None:
     assert domains[0] == domains[1] == [0, pytest.approx(0.7)]
 
 
+def test_long_names_are_cut_where_they_stay_apart() -> None:
+    assert charts.shortened(["abcdefghij", "abc"], 5) == {"abcdefghij": "a…hij", "abc": "abc"}
+    assert list(charts.shortened(LONG, 18).values()) == ["organi…ing-7B-base", "organi…oning-7B-rl"]
+    assert list(charts.shortened(["aaaaXbbbbbb", "aaaaYbbbbbb"], 8).values()) == ["…Xbbbbbb", "…Ybbbbbb"]
+    whole = ["a" * 9 + x + "b" * 9 for x in "XY"]
+    assert list(charts.shortened(whole, 8).values()) == whole
+    names = {"model": LONG[:1], "base": LONG[1:]}
+    pair = pl.DataFrame(names).select(plots._pair_name(pl.DataFrame(names))).item()
+    assert pair == "organ…ing-7B-base − organ…oning-7B-rl"
+
+
+def test_points_over_fewer_items_than_the_first_are_open_and_said() -> None:
+    assert "Open" not in plots.curves(CURVES).caption
+    assert "Open" not in plots.curves(CURVES.with_columns(items=5)).caption
+    figure = plots.curves(CURVES.with_columns(items=pl.Series([5, 3, 5, 5])))
+    assert "Open points are over fewer items" in figure.caption
+    layer = figure.panels[0].to_dict()["layer"][-1]
+    assert layer["mark"]["fill"] == "var(--paper)"
+    assert "items" in [entry["field"] for entry in layer["encoding"]["tooltip"]]
+    shown = figure.panels[0].to_dict()["datasets"][layer["data"]["name"]]
+    assert [(row["model"], row["k"], row["items"]) for row in shown] == [("base", 4, 3)]
+
+
+def test_a_sweep_says_its_cost_and_why_a_little_thinking_may_be_worse_than_none() -> None:
+    assert not any(word in plots.budgets(BUDGETS).caption for word in ("Cost", "below"))
+    cost = BUDGETS.with_columns(new_tokens=pl.Series([10, 20, 100] * 2), anew_tokens=pl.Series([10, 80, 110] * 2))
+    cost = pl.concat([cost, cost.with_columns(k=pl.lit(2, pl.Int64))])  # a budget's tokens count once
+    said = "260 tokens sampled, 1.18 times the longest budget alone (220); each budget anew: 400, 1.82 times"
+    assert f"Cost: {said}." in plots.budgets(cost).caption
+    dip = pl.when(budget=256, model="rl").then(0.1).otherwise("estimate")
+    assert "budget lies below budget 0 (rl): the" in plots.budgets(BUDGETS.with_columns(estimate=dip)).caption
+
+
 @pytest.mark.parametrize(
     ("numbers", "count", "expected"),
     [([1, 2, 4], 5, [1, 2, 4]), ([1, 2, 4, 8, 16], 3, [1, 4, 16]), ([1, 2, 4], 1, [2]), ([], 2, [])],
@@ -78,6 +114,10 @@ def test_eight_samples_give_nine_bars_and_unknown_is_not_zero() -> None:
     assert (bars[0.5]["problems"], bars[0.0]["problems"]) == (2, 1)
     assert (bars[0.5]["part"], bars[0.0]["part"]) == ("kept", "removed")
     assert "10 problems with a pass rate; 1 unknown" in figure.caption
+    *_, label = figure.panels[0].to_dict()["layer"]
+    assert label["encoding"]["text"]["field"] == "label"  # in front of the bars, in the room above the highest
+    bars_y = figure.panels[0].to_dict()["layer"][1]["encoding"]["y"]
+    assert bars_y["scale"]["domain"] == [0, pytest.approx(2.24)]
     assert "60.0% of the known lie in the band" in figure.caption  # 2/8 ... 6/8 and the second 0.5
 
 

@@ -19,6 +19,7 @@ from assay.eval.checks import checks
 from assay.eval.report import ReportData, write_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+TRAINED = {"evaluation": {"trained": {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}}}}
 MODELS = ("Qwen3-0.6B-base", "chains-dr-grpo-step-150")
 HOSTILE = "<think>a</think><script>window.pwned = 1</script></script><img src=x onerror='window.pwned = 1'>"
 
@@ -200,7 +201,7 @@ def test_a_gain_is_claimed_only_when_its_interval_excludes_zero(
     low: float, high: float, verdict: str, words: str
 ) -> None:
     frame = differing(compared(1, (low + high) / 2, low, high, items=20))
-    (check,) = checks(ReportData(difference=frame))
+    (check,) = checks(ReportData(difference=frame, summary=TRAINED))
     assert check.verdict == verdict
     assert words in check.claim
     assert "paired; detectable: 4.10. 20 items: the interval is rough" in check.evidence
@@ -208,10 +209,20 @@ def test_a_gain_is_claimed_only_when_its_interval_excludes_zero(
 
 def test_coverage_is_judged_at_the_greatest_k() -> None:
     frame = differing(compared(64, -0.05, -0.09, -0.01), compared(1, 0.2, 0.1, 0.3))
-    gain, coverage = checks(ReportData(difference=frame))
+    gain, coverage = checks(ReportData(difference=frame, summary=TRAINED))
     assert (gain.verdict, coverage.verdict) == ("good", "bad")
     assert "k = 64" in coverage.claim
     assert coverage.evidence.startswith("−5.00 [−9.00,\u00a0−1.00] points")
+
+
+def test_of_two_models_that_no_training_joins_only_who_solves_more_is_said() -> None:
+    rows = compared(1, 0.2, 0.1, 0.3), compared(8, 0.1, -0.1, 0.3), compared(64, -0.05, -0.09, -0.01)
+    found = checks(ReportData(difference=differing(*rows)))
+    assert [(check.verdict, check.claim) for check in found] == [
+        ("good", f"{MODELS[1]} solves more than {MODELS[0]} at k = 1"),
+        ("good", f"{MODELS[0]} solves more than {MODELS[1]} at k = 64")]
+    (unclear,) = checks(ReportData(difference=differing(rows[1])))
+    assert (unclear.verdict, unclear.claim[:13]) == ("open", "No difference")
 
 
 def test_a_gain_that_random_rewards_give_too_is_doubted() -> None:
@@ -264,12 +275,25 @@ def test_samples_are_capped_and_say_so() -> None:
     frame = pl.DataFrame(rows)
     problems, note = report.grouped(frame)
     assert [len(problem["completions"]) for problem in problems] == [2] * 100  # whole problems, first to last
-    assert note.startswith("200 of 300 completions")
+    assert note.startswith("To read: 2 samples of each model on 100 of 150 items, 200 of 300 samples. More are in")
     shown = problems[0]["completions"][0]
     assert "1,000 characters left out" in shown["answer"]
     assert len(shown["answer"]) < report.MAX_CHARS + 100
     assert shown["tags"] == ["a"]
-    assert report.grouped(frame.head(3))[1] == ""
+    outcomes = pl.DataFrame({"benchmark": ["b", "b"], "model": ["m", "o"], "items": [400, 400], "samples": [900, 900]})
+    assert report.grouped(frame.head(3), outcomes)[1].endswith("on 3 of 400 items, 3 of 1,800 samples. ")
+
+
+def test_a_verdict_without_a_reason_shows_the_answer_beside_the_gold() -> None:
+    row = pl.DataFrame(sample_rows(random.Random(7))).with_columns(extracted=pl.lit("27")).row(0, named=True)
+    whys = [report._completion(row | more)["why"] for more in ({}, {"reason": "cut"}, {"extracted": None})]
+    assert whys == [f"answered 27, gold {row['gold']}", "cut", None]
+
+
+def test_a_table_of_some_hundred_rows_is_kept() -> None:
+    frame = pl.DataFrame({"k": range(401)})
+    assert len(report._numbers(frame.head(400)) or ()) == 401
+    assert report._numbers(frame) is None
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.25, "4.25 s"), (812.4, "13 min 32 s"), (7500, "2 h 5 min")])
@@ -395,6 +419,32 @@ def test_every_chart_is_drawn_within_the_page_and_the_console_is_silent(browser:
 
 
 @pytest.mark.browser
+def test_a_page_of_curves_alone_draws_every_chart(browser: Any, tmp_path: Path) -> None:
+    write_report(ReportData(curves=pl.DataFrame(curve_rows()[0])), tmp_path, "curves")
+    browser.get_log("browser")
+    show(browser, tmp_path)
+    assert [marks >= 2 for _, _, marks in browser.execute_script(CHARTS)] == [True] * 2  # headline and pass@k
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [2400, 400])
+def test_print_has_its_own_width_and_the_first_samples_unfolded(browser: Any, folder: Path, width: int) -> None:
+    show(browser, folder, width)
+    before = browser.execute_script(CHARTS)
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    drawn = browser.execute_script("""return [...document.querySelectorAll('[data-figure] > div')].map(
+      box => [box.clientWidth, Number(box.querySelector('svg').getAttribute('width'))])""")
+    assert {wide for wide, _ in drawn} == {328, 680}
+    assert all(abs(svg - wide) <= 30 for wide, svg in drawn), drawn
+    assert len({wide for wide, _ in drawn[-5:-1]}) == 1  # base and RL alike, in both budget figures
+    assert browser.execute_script("return document.querySelectorAll('.problem:not(.unprinted) [open]').length") == 12
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(CHARTS) == before
+    assert browser.execute_script("return document.querySelectorAll('[open]').length") == 0
+
+
+@pytest.mark.browser
 def test_search_and_filters_narrow_the_samples(browser: Any, folder: Path) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select
@@ -405,6 +455,9 @@ def test_search_and_filters_narrow_the_samples(browser: Any, folder: Path) -> No
     browser.find_element(By.ID, "search").send_keys("CHAINS-0003")
     assert shown() == "2 of 48 completions shown."
     assert len([p for p in browser.find_elements(By.CSS_SELECTOR, ".problem") if p.is_displayed()]) == 1
+    browser.find_element(By.ID, "search").clear()
+    browser.find_element(By.ID, "search").send_keys("gold 72")
+    assert 0 < int(shown().split()[0]) < 48
     browser.find_element(By.ID, "search").clear()
     browser.execute_script("document.getElementById('search').form.dispatchEvent(new Event('input'))")
     Select(browser.find_element(By.ID, "filter-status")).select_by_visible_text("wrong")

@@ -9,7 +9,7 @@ from small_ladder import Oracle, kept, numbers, recipe, rejected, row, store_of,
 
 from assay.flows import bench
 from assay.pipelines import ledger, review
-from assay.pipelines.curation import refresh
+from assay.pipelines.curation import Refresh, refresh
 from assay.pipelines.engines import Completion, Request
 from assay.pipelines.errors import RecipeError
 from assay.pipelines.judge import verdict_of
@@ -56,6 +56,27 @@ def test_a_review_that_cannot_be_obeyed_is_refused(place, lines, said):
     review.file_of(store).write_text(f'[[items]]\nid = "x"\n{lines}\n')
     with pytest.raises(RecipeError, match=said):
         refresh(store, recipe(place, "format"))
+
+
+def test_a_review_goes_by_beginnings_of_ids_and_what_it_does_not_find_is_told(place, verifier):
+    store = store_of(place)
+    run = Refresh(store, recipe(place, "suspect_gold"), engine=Oracle({0: 0, 1: 0}), verifier=verifier)
+    assert [run.run(step)["rows_out"] for step in run.steps] == [6, 4]
+    run.finish()
+    assert run.remarks == [f"2 golds are suspect: `assay review -s {store.path}` writes them to a file"]
+    first = review.queue(store)[0].id
+    told = "".join(f'[[items]]\nid = "{name}"\nverdict = "confirm"\n' for name in (first[:9], "", "typo"))
+    review.file_of(store).write_text(told)
+    again = Refresh(store, recipe(place, "suspect_gold"), verifier=verifier)
+    assert [again.run(step)["rows_out"] for step in again.steps] == [6, 6, 5]
+    assert again.remarks[:2] == [
+        "review: 6 problems begin with ''; not used",
+        "review: no problem begins with 'typo'; not used",
+    ]
+    assert again.remarks[2].startswith("1 golds are suspect")
+    review.file_of(store).write_text(told + f'[[items]]\nid = "{first}"\nverdict = "drop"\n')
+    with pytest.raises(RecipeError, match=f"{first} is decided twice"):
+        refresh(store, recipe(place, "suspect_gold"), verifier=verifier)
 
 
 class Judge(Oracle):
@@ -111,6 +132,11 @@ def test_a_judge_clears_what_only_resembles_and_nothing_by_silence(place):
 )  # fmt: skip
 def test_a_judges_word(said, word):
     assert verdict_of(said) is word
+
+
+@pytest.mark.parametrize(("said", "word"), [("yes, perhaps", None), ("no, no</think>yes", True)])
+def test_a_judges_thought_that_its_prompt_opened_is_no_word(said, word):
+    assert verdict_of(said, starts_in_thinking=True) is word
 
 
 def test_embeddings_find_a_problem_told_in_other_words_and_choose_unlike_ones(place):
