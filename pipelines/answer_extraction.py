@@ -6,17 +6,24 @@ nothing but mathematics, and at last the whole text when it is a few words.
 """
 
 import re
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import NamedTuple
 
-__all__ = ["Extraction", "extract", "find_choice", "strip_thinking"]
+__all__ = ["Extraction", "extract", "find_choice", "find_choices", "strip_thinking"]
 
 SHORT_ANSWER_CHARS = 80
 LONGEST_ANSWER_CHARS = 600
 
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S)
-_OPEN = re.compile(r"<think(?:ing)?>")
-_CLOSE = re.compile(r"</think(?:ing)?>")
+_THINKING_TAGS = {
+    "<think>": "</think>", "<thinking>": "</thinking>", "<Think>": "</Think>", "<seed:think>": "</seed:think>",
+    "<reasoning>": "</reasoning>", "[THINK]": "[/THINK]", "◁think▷": "◁/think▷",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+}  # fmt: skip
+_THINKING_WORDS = ("hink", "THINK", "reasoning>", "thought|>")  # every tag has one: the cheap look for any tag
+_OPEN = re.compile("|".join(map(re.escape, _THINKING_TAGS)))
+_CLOSE = re.compile("|".join(map(re.escape, _THINKING_TAGS.values())))
+_THOUGHT = re.compile("|".join(f"{re.escape(tag)}.*?{re.escape(end)}" for tag, end in _THINKING_TAGS.items()), re.S)
 _BOX = re.compile(r"\\(?:begin\s*)?(?:boxed|fbox|framebox)\s*(?=[{\w\\-])")
 _BOXED_ENVIRONMENT = re.compile(r"\\begin\{boxed\}(.*?)\\end\{boxed\}", re.S)
 _ANSWER_TAG = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.S)
@@ -26,12 +33,16 @@ _SIDE_BY_SIDE = re.compile(
 _RETRACTION = re.compile(r"\b(?:wait|recomput\w*|actually|instead|correction|mistake|redo|oops)\b|重新|不对", re.I)
 _STATED = re.compile(
     r"(?:\b(?:answers?|correct (?:option|choice))\b[^\n.:=：。$]{0,60}?(?:\bis\b|\bare\b|\bwould be\b|\bbe\b|[:=：])"
-    r"|答案\s*(?:应该|应)?(?:是|为|[:：】])|答\s*[:：]|(?:故|应|所以|因此)?选(?:项|择)?\s*[:：]?\s*(?=[(（]?[A-J]))"
-    r"(?:\s*(?:equal to|[:：]))?[\s*]*(.+)",
+    r"|(?:答案|正确的?选项)\s*(?:应该|应)?(?:是|为|[:：】])|答\s*[:：]"
+    r"|(?<!不)选(?:项|择)?\s*[:：]?\s*(?=[(（]?[A-J]))"
+    rf"(?:\s*(?:equal to|[:：]))?[\s*]*(?=(.{{1,{LONGEST_ANSWER_CHARS + 1}}}))",  # the next may stand on the same line
     re.I,
 )
+_NEGATION = re.compile(r"\b(?:not|never|cannot|wrong|incorrect)\b|n['’]t\b|不|并非|错误", re.I)
+_NEGATED_VERB = re.compile(r"(?:\b(?:not|never|cannot)|n['’]t) (?:\w+ly )?(?:is|are|be)\W*$", re.I)
+_DENIED = re.compile(r"(?:\w+ )?(?:not|never)\b(?! [a-z]{3,}$)", re.I)  # "not 42", but "not defined" is an answer
 _HASHES = re.compile(r"^\s*####\s*(.+)$", re.M)
-_SENTENCE_END = re.compile(r"\.(?=\s|$|\*)|[。！]|</|,?\s+(?:because|since|which|where|so that)\b|，?因为")
+_SENTENCE_END = re.compile(r"\.(?=\s|$|\*)|[。！]|</|,?\s+(?:because|since|which|where|so that)\b|，?因为|,\s+not\b")
 _CONNECTIVE = re.compile(r"^(?:therefore|thus|hence|so|finally|所以|因此|故|综上(?:所述)?|解得?|答)[\s,，:：]*", re.I)
 _NUMBER = r"\$?-?[\d.,/]*\d"
 _CONCLUSION = re.compile(
@@ -48,6 +59,10 @@ _CHOICE = re.compile(
     r"|(?:option|choice|选项?|选择)\s*[(（]?\s*([{L}])\b".replace("{L}", "A-J"),
     re.I,
 )
+_CHOICES = re.compile(
+    r"(?:(?:[\s,;.、()（）$*{}]|\\text(?:bf|it|rm|sf|tt)?(?![a-z])|\band\b|\bor\b|[和或])*[A-J]){2,}[\s,;.、。()（）$*{}]*"
+)
+_ANOTHER_CHOICE = re.compile(r"(?:\bor\b|\band\b|[,;、和或])\s*[(（]?[A-J]\s*[):.：）]\s*\S")
 
 
 class Extraction(NamedTuple):
@@ -63,7 +78,7 @@ def strip_thinking(completion: str, starts_in_thinking: bool = False) -> str:
 
     A `</think>` without its `<think>` means that the template had opened it: all before it is thinking.
     """
-    if "think" not in completion:
+    if not any(word in completion for word in _THINKING_WORDS):
         return "" if starts_in_thinking else completion
     head = _CLOSE.search(completion)
     first = _OPEN.search(completion)
@@ -93,7 +108,7 @@ def extract(
     if tags and tags[-1].strip():
         text = tags[-1]
     found = _from_boxes(text, list_length)
-    if letter and (found.text is None or find_choice(found.text) is None):
+    if letter and (found.text is None or not (find_choice(found.text) or find_choices(found.text))):
         found = _letter(text) or found
     if found.text is None:
         found = _from_phrases(text)
@@ -103,9 +118,19 @@ def extract(
 
 
 def find_choice(text: str) -> str | None:
-    """The multiple-choice letter that an answer names ("(B) 3.3 MeV", "E: ...", "选 B"), upper case."""
+    """The one multiple-choice letter that an answer names ("(B) 3.3 MeV", "E: ...", "选 B"), upper case."""
     match = _CHOICE.search(text.strip())
-    return next(group for group in match.groups() if group).upper() if match else None
+    if match is None or find_choices(text) or _ANOTHER_CHOICE.search(text):
+        return None
+    return next(group for group in match.groups() if group).upper()
+
+
+def find_choices(text: str) -> str | None:
+    """The letters, sorted, of an answer that is several different ones and nothing else ("A、C", "(A) or (C)")."""
+    if not _CHOICES.fullmatch(text.strip()):
+        return None
+    letters = sorted(re.sub(r"[^A-J]", "", text))
+    return "".join(letters) if len(letters) == len(set(letters)) else None
 
 
 def _boxes(text: str) -> list[tuple[int, int, str, bool]]:
@@ -170,29 +195,33 @@ def _boxes_of_one_list(text: str, boxes: list[tuple[int, int, str, bool]], lengt
 
 
 def _letter(text: str) -> Extraction | None:
-    for candidate in reversed([match.group(1) for match in _STATED.finditer(text)]):
-        if letter := find_choice(_sentence(candidate)):
-            return Extraction(letter)
-    if len(text.strip()) <= SHORT_ANSWER_CHARS and (letter := find_choice(text)):
+    for statement in _statements(text):
+        sentence = _sentence(statement)
+        if letters := find_choices(statement) or find_choices(sentence) or find_choice(sentence):
+            return Extraction(letters)
+    if len(text.strip()) <= SHORT_ANSWER_CHARS and not _NEGATION.search(text) and (letter := find_choice(text)):
         return Extraction(letter)
     return None
 
 
+def _statements(text: str) -> Iterator[str]:
+    """What follows each "the answer is" on its line, the last first; "cannot be 42" and "is not 42" state nothing."""
+    for match in reversed(list(_STATED.finditer(text))):
+        if not _NEGATED_VERB.search(match.group()) and not _DENIED.match(_sentence(match[1])):
+            yield match[1]
+
+
 def _from_phrases(text: str) -> Extraction:
     text = text.strip()
-    for pattern in (_HASHES, _STATED):
-        if matches := pattern.findall(text):
-            answer = matches[-1]
-            while inner := pattern.search(answer):
-                answer = inner.group(1)
-            answer = _CHINESE_LEAD.sub("", _sentence(answer))
-            if answer and len(answer) <= LONGEST_ANSWER_CHARS:
-                return Extraction(answer)
-    if answer := _last_line(text):
-        return Extraction(answer)
-    if 0 < len(text) <= SHORT_ANSWER_CHARS and "\n" not in text and len(_PROSE_WORD.findall(text)) <= 4:
-        return Extraction(_CONNECTIVE.sub("", text))
-    return Extraction(None, "no_answer")
+    for statement in (*_HASHES.findall(text)[-1:], *islice(_statements(text), 1)):
+        answer = _CHINESE_LEAD.sub("", _sentence(statement))
+        if answer and len(answer) <= LONGEST_ANSWER_CHARS:
+            return Extraction(answer)
+    if line := _last_line(text):
+        return Extraction(line)
+    denied = _NEGATION.search(text) and re.search(r"\d|\b[A-J]\b", text)
+    short = len(text) <= SHORT_ANSWER_CHARS and "\n" not in text and len(_PROSE_WORD.findall(text)) <= 4
+    return Extraction(_CONNECTIVE.sub("", text)) if text and short and not denied else Extraction(None, "no_answer")
 
 
 def _sentence(text: str) -> str:
@@ -206,10 +235,10 @@ def _last_line(text: str) -> str | None:
     if not lines:
         return None
     line = lines[-1].strip().strip("*").strip()
-    if match := _CONCLUSION.search(line):
+    if (match := _CONCLUSION.search(line)) and not _NEGATED_VERB.search(line[: match.start(1)]):
         return match[1]
     rest = _CONNECTIVE.sub("", line)
     if not _PROSE_WORD.search(rest) and re.search(r"\d|[a-zA-Zπ]", rest):
         return rest.rstrip(".。")
     formulas = [next(group for group in match if group) for match in _MATH.findall(rest)]
-    return formulas[0] if rest != line and len(formulas) == 1 else None
+    return formulas[0] if rest != line and len(formulas) == 1 and not _NEGATION.search(rest) else None

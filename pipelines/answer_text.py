@@ -45,7 +45,7 @@ _CONTROL = {  # escapes that JSON or Python read as control characters
     )
 }
 _FOLD = str.maketrans(
-    {"，": ", ", "、": ", ", "\u200b": "", "∅": "\\emptyset", "∠": "\\angle ", "ℝ": "\\mathbb{R}"}
+    {"，": ", ", "、": ", ", "\u200b": "", "∅": "\\emptyset", "∠": "\\angle ", "℃": "°C", "℉": "°F", "ℝ": "\\mathbb{R}"}
     | dict(zip("−–—﹣×·⋅∙÷⁄∕；：（）【】％＝＋＜＞⩽⩾≦≧º˚′’“”⋯。", "----****///;:()[]%=+<>≤≥≤≥°°''\"\"….", strict=True))
     | dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
     | {chr(0xFEE0 + code): chr(code) for code in range(0x30, 0x7B) if chr(code).isalnum()}
@@ -62,7 +62,7 @@ _SPELLINGS = (
 _SYMBOL_OF = {name: line[0] for line in _SPELLINGS for name in line[1:].split()}
 _LATEX = str.maketrans(
     {line[0]: f"\\{line.split()[1]} " for line in _SPELLINGS if line[0] in "*π∞≤≥≠∪∩∈±"}
-    | {"°": "", "⟦": "\\{", "⟧": "\\}", "⟨": "(", "⟩": ")", "…": "\\ldots ", "≈": "\\approx ", ";": ","}
+    | {"°": "", "⟦": "\\{", "⟧": "\\}", "⟨": "(", "⟩": ")", "…": "\\ldots ", "≈": "\\approx ", ";": ",", "＄": ""}
 )
 _COMMAND = re.compile(rf"\\({_longest_first(list(_SYMBOL_OF))})(?![a-zA-Z])")
 _SPACING = re.compile(
@@ -72,7 +72,7 @@ _SPACING = re.compile(
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|(?<!\\)\\[ ;:,>]|~")
 _TEXT = re.compile(
     r"\\(text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt|cal|scr)|boldsymbol|bm|mbox|operatorname\*?|emph"
-    r"|textcircled|underline|fbox|boxed)\s*\{([^{}]*)\}"
+    r"|textcircled|underline|fbox|boxed)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _AND_OR = re.compile(  # begun where no space precedes, so that many spaces cost no more than their number
     r"(?<![\s,])[\s,]*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])[\s,]*"
@@ -81,6 +81,10 @@ _AND_OR = re.compile(  # begun where no space precedes, so that many spaces cost
 _QUALIFIER = re.compile(
     r"(?<=[\d})\]π∞⟧])[ ,;]*\(?(?:since|because|where|for (?:all|any|every|some|each))(?![a-zA-Z]).*$"
 )
+_CASES = re.compile(r"\\begin\{cases\}((?:(?!\\begin)[^&])*?)\\end\{cases\}", re.S)
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "万": 4, "亿": 8}
+_MAGNITUDE = re.compile(rf"(?<=\d) ?({'|'.join(_MAGNITUDES)})s?(?![a-zA-Z\d])")
+_DOTTED = re.compile(r"(\.\d*)\\dot ?\{?(\d)\}?(?:(\d*)\\dot ?\{?(\d)\}?)?(?!\d)")
 _OUTWARD = re.compile(r"^([\]\[])([^\]\[]+,[^\]\[]+)([\]\[])$")  # ]2,3[ is (2,3)
 _SYNONYMS = {
     "no solution": "no solution|no solutions|no real solution|no real solutions|\\emptyset|\\varnothing|⟦⟧"
@@ -138,7 +142,8 @@ def _unwrap(text: str) -> str:
     """Drop delimiters, spacing commands and text wrappers; what was text keeps a space around it."""
     text = re.sub(r"(?<=\d)(?:\\,|\{,\}|,\\!|\\ )(?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree(?![a-zA-Z])|\\circ(?=\s*$)", "°", text)
-    text = re.sub(r"\\+\$|\$|\\[()\[\]](?![a-zA-Z])|\*\*(?=[^\d(\-\w])|^\*\*|\*\*$", " ", text)
+    text = re.sub(r"\\+\$|^\s*\$(?=[\d.][^$]*$)", "＄", text)
+    text = re.sub(r"\$|\\[()\[\]](?![a-zA-Z])|\*\*(?=[^\d(\-\w])|^\*\*|\*\*$", " ", text)
     text = _SPACES.sub(" ", _SPACING.sub(" ", text))
     text = text.replace("\\%", "%").replace("\\{", "⟦").replace("\\}", "⟧").replace("\\#", "#").replace("{,}", ",")
     for _ in range(3):
@@ -158,6 +163,7 @@ def _plain_text(match: re.Match[str]) -> str:
 
 
 def _separators(text: str) -> str:
+    text = _CASES.sub(lambda match: re.sub(r"\s*[,;.]?\s*\\\\", "; ", match[1]), text)
     text = _AND_OR.sub("; ", text)
     text = re.sub(r",\s*\n|,\s+(?!$)", "; ", text)
     return re.sub(r"<=|=<", "≤", text).replace(">=", "≥").replace("!=", "≠").replace("~=", "≈").replace("...", "…")
@@ -170,6 +176,8 @@ def _arithmetic(text: str) -> str:
     text = re.sub(r"(?<![\w\\])(?:inf|infinity|oo)(?![a-zA-Z])|无穷大", "∞", text)
     text = re.sub(r"(?<![\w\\])sqrt(?=\s*[({])", r"\\sqrt", text)
     text = re.sub(r"(?<=\d)[eE]([+-]?\d+)(?![\w.])", lambda m: f"*10^{{{int(m.group(1))}}}", text)
+    text = _MAGNITUDE.sub(lambda match: f"*10^{{{_MAGNITUDES[match[1]]}}}", text)
+    text = re.sub(r"(?<=\d)\s*比\s*(?=\d)", ":", text)
     text = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", "*", text)
     text = re.sub(r"(\d:\d\d)\s*([ap])\.?\s?m?\.*\s*$", r"\1 \2m", text, flags=re.I)
     text = re.sub(r"\^\s*(-?\d{2,}|-\d)(?!\d)", r"^{\1}", text)
@@ -197,6 +205,8 @@ def _fractions_and_roots(text: str) -> str:
     text = re.sub(r"\\[dtc]frac", r"\\frac", text)
     text = re.sub(r"\\frac ?([^{}\s\\])", r"\\frac{\1}", text)
     text = re.sub(r"(\\frac\{[^{}]*\}) ?([^{}\s\\])", r"\1{\2}", text)
+    text = _DOTTED.sub(r"\1\\overline{\2\3\4}", text)
+    text = re.sub(r"(?<![\w\\])C_\{?(\d+)\}? ?\^ ?\{?(\d+)\}?(?!\d)", r"\\binom{\1}{\2}", text)
     text = re.sub(r"\\sqrt ?([\w])", r"\\sqrt{\1}", text)
     for command in ("\\sqrt(", "^("):
         start = 0
@@ -264,6 +274,6 @@ def word_key(text: str) -> str:
 def to_latex(text: str) -> str:
     """A canonical text as LaTeX that latex2sympy reads."""
     text = re.sub(r"\\?(?<![a-zA-Z])lg(?![a-zA-Z])", r"\\log_{10}", text)
-    text = text.translate(_LATEX)
+    text = re.sub(r"(?<=\d)\.(?!\d)", "", text.translate(_LATEX))
     text = re.sub(r"(?<![\\a-zA-Z])(" + "|".join(FUNCTIONS) + r")(?![a-zA-Z])", r"\\\1 ", text)
     return re.sub(r"(?<![\\a-zA-Z])(" + "|".join(_GREEK) + r")(?![a-zA-Z])", r"\\\1 ", text)

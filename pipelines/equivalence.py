@@ -7,12 +7,12 @@ equal when one reading of each is. Comparison is three-valued: None means that o
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from assay.pipelines.answer_extraction import find_choice
+from assay.pipelines.answer_extraction import find_choice, find_choices
 from assay.pipelines.answer_text import closing, is_text, split_top, word_key
 from assay.pipelines.quantity import MAX_CHARS, ExpressionTooLarge, approximate, quantity, same_quantity, split_unit
 
@@ -53,7 +53,7 @@ class Reading:
 
     kind: Literal["atom", "list", "tuple", "interval", "matrix", "relation"]
     items: tuple[str, ...]
-    shape: tuple[bool, bool] | int = 0  # interval: closed at either end; matrix: columns
+    shape: tuple[bool, bool] | int = 0  # interval: closed at either end; matrix: columns; list: 1 for a set in braces
     name: str = ""
     equation: str = ""  # the whole text of a named value
 
@@ -75,6 +75,7 @@ _SET_BUILDER = re.compile(r"^⟦\w(?:∈[^|:]*)?[|:](.+)⟧$")
 _DECIMAL_COMMA = re.compile(r"^(?:-?\d+,\d+ -?\d+\.\d+|-?\d+\.\d+ -?\d+,\d+)$")
 _ANGULAR = re.compile(r"π|sin|cos|tan|cot|sec|csc")
 _RELATION = re.compile(r"[<>≤≥≠]")
+_MIRRORED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
 
 
 def compare(gold: str, prediction: str, policy: Policy, atom: Atom | None = None) -> bool | None:
@@ -89,14 +90,52 @@ def compare(gold: str, prediction: str, policy: Policy, atom: Atom | None = None
         raise ExpressionTooLarge(f"an answer of more than {MAX_CHARS} characters")
     if policy.letters and (_is_letter(gold) or _is_letter(prediction)):
         return find_choice(gold) == find_choice(prediction)
+    if policy.letters and not policy.ordered_lists and (letters := find_choices(gold)) and find_choices(prediction):
+        return letters == find_choices(prediction)
     if _DECIMAL_COMMA.match(gold + " " + prediction) and gold.replace(",", ".") == prediction.replace(",", "."):
         return True
+    if sides := _approximation(gold):
+        return _approximately(*sides, lambda side: compare(side, prediction, policy, atom), policy, atom)
+    if sides := _approximation(prediction):
+        return _approximately(*sides, lambda side: compare(gold, side, policy, atom), policy, atom)
     pairs = ((a, b) for a in readings(gold) for b in readings(prediction))
     return _any(_same_reading(a, b, policy, atom) for a, b in pairs)
 
 
 def _is_letter(text: str) -> bool:
     return len(text) == 1 and "A" <= text <= "J"
+
+
+def _approximation(text: str) -> tuple[str, str] | None:
+    """The first and the last side of "√2 ≈ 1.414"; what has no value ("x ≈ 1.4") only names the side after it."""
+    if "≈" not in text or len(split_top(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text), ",;")) > 1:
+        return None
+    sides = [side for side in split_top(text, "≈") if side]
+    if len(sides) > 1 and not _has_value(sides[0]):
+        sides[:2] = [f"{sides[0]}={sides[1]}" if _NAME.match(sides[0]) else sides[1]]
+    return (sides[0], sides[-1]) if sides and sides != [text] else None
+
+
+def _has_value(text: str) -> bool:
+    """Whether a text is a number or a constant ("\\ln2", "e", "5 cm"), not a variable ("x", "θ_1", "P(A)")."""
+    bare = re.sub(r"\\[a-zA-Z]+", "", text)
+    return quantity_or_none(text) or bool(not re.search("[a-df-zA-Z]", bare) and re.search(r"(?<!_)[\deπ]", bare))
+
+
+def _approximately(
+    first: str, last: str, same: Callable[[str], bool | None], policy: Policy, atom: Atom | None
+) -> bool | None:
+    """An approximation is its first side; its last side too where that is the first, rounded."""
+    return _any((same(first), _all(side(last) for side in (same, lambda last: _rounds(first, last, policy, atom)))))
+
+
+def _rounds(value: str, rounded: str, policy: Policy, atom: Atom | None) -> bool | None:
+    """Whether `rounded` is `value` to the digits that it has."""
+    exact, coarse = quantity(value.rpartition("=")[2]), quantity(rounded)
+    if exact and coarse and exact.digits and exact.places < coarse.places:
+        return False
+    decimal = re.sub(r"^(-?[\d,]+)(?=[ %°]|$)", r"\1.", rounded)  # with a point, a whole number is rounded too
+    return compare(value, decimal, replace(policy, decimal_digits=1), atom)
 
 
 def _any(results: Iterable[bool | None]) -> bool | None:
@@ -134,8 +173,8 @@ def leaves(text: str) -> list[str]:
 @lru_cache(maxsize=50_000)
 def readings(text: str) -> tuple[Reading, ...]:
     """The ways to read a canonical text, at least one."""
-    if "≈" in text and (sides := [side for side in split_top(text, "≈") if side]):
-        return tuple(reading for side in sides for reading in readings(side))
+    if sides := _approximation(text):
+        return readings(sides[0])
     found = [Reading("atom", (text,))] if quantity_or_none(text) else []
     parts = [part.strip() for part in split_top(text, ",;")]
     if len(parts) > 1 and all(parts):
@@ -202,7 +241,7 @@ def _structured(text: str) -> list[Reading]:
         return bracketed
     outside = _outside_brackets(text)
     if _RELATION.search(outside):
-        return [_inequality(text) or Reading("relation", (text,))]
+        return _inequality(text) or [Reading("relation", (text,))]
     return [Reading("relation", (text,))] if "=" in outside else []
 
 
@@ -215,14 +254,14 @@ def _outside_brackets(text: str) -> str:
 
 
 def _bracketed(text: str) -> list[Reading]:
-    if len(text) < 3 or text[0] not in "([⟦⟨" or text[-1] not in ")]⟧⟩":
+    if len(text) < 3 or text[0] not in "([⟦⟨{" or text[-1] not in ")]⟧⟩}":
         return []
     inside = [part.strip() for part in split_top(text[1:-1], ",;")]
     if not all(inside) or any(char in part for part in inside for char in "⟦⟧") or _unbalanced(text):
         return []
     items = _flat(inside)
-    if text[0] == "⟦":
-        return [Reading("list", items)] if not re.search(r"[|:]", text) else []
+    if text[0] in "⟦{":
+        return [Reading("list", items, 1)] if not re.search(r"[|:]", text) else []
     found = (
         [Reading("tuple", items)] if len(items) > 1 and (text[0] + text[-1] in ("()", "⟨⟩") or len(items) > 2) else []
     )
@@ -235,7 +274,7 @@ def _unbalanced(text: str) -> bool:
     """Whether the first and last bracket do not belong to each other: "(1,2)+(3,4)"."""
     depth = 0
     for index, char in enumerate(text):
-        depth += (char in "([⟦⟨") - (char in ")]⟧⟩")
+        depth += (char in "([⟦⟨{") - (char in ")]⟧⟩}")
         if depth == 0 and index < len(text) - 1:
             return True
     return depth != 0
@@ -245,30 +284,32 @@ def _interval(low: str, high: str, closed_low: bool, closed_high: bool, name: st
     return Reading("interval", (low, high), (closed_low and "∞" not in low, closed_high and "∞" not in high), name)
 
 
-def _inequality(text: str) -> Reading | None:
-    """x < a, a < x < b, x ≠ a, with a bare variable x, as an interval or two."""
+def _inequality(text: str) -> list[Reading]:
+    """x < a, a < x < b, x ≠ a, with a bare variable x, as an interval or two; of two variables as a relation too."""
     parts = re.split(r"([<>≤≥≠])", text)
     if not all(parts) or len(parts) not in (3, 5):
-        return None
+        return []
     if len(parts) == 5:
         low, first, name, second, high = parts
         if first in ">≥" and second in ">≥":
             low, first, second, high = high, second, first, low
         elif first not in "<≤" or second not in "<≤":
-            return None
-        return _interval(low, high, first in "≤≥", second in "≤≥", name) if _VARIABLE.match(name) else None
+            return []
+        return [_interval(low, high, first in "≤≥", second in "≤≥", name)] if _VARIABLE.match(name) else []
     left, sign, right = parts
     if not _VARIABLE.match(left) or quantity_or_none(left):
         if not _VARIABLE.match(right):
-            return None
-        left, right, sign = right, left, {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}.get(sign, sign)
+            return []
+        left, right, sign = right, left, _MIRRORED.get(sign, sign)
     if re.search(rf"(?<![a-zA-Z\\]){re.escape(left)}(?![a-zA-Z])", right):
-        return None
+        return []
     if sign == "≠":
-        return Reading("list", (f"(-∞,{right})", f"({right},∞)"), name=left)
-    if sign in "<≤":
-        return _interval("-∞", right, False, sign == "≤", left)
-    return _interval(right, "∞", sign == "≥", False, left)
+        return [Reading("list", (f"(-∞,{right})", f"({right},∞)"), name=left)]
+    below = sign in "<≤"
+    low, high = ("-∞", right) if below else (right, "∞")
+    ordered = f"{left}{sign}{right}" if below else f"{right}{_MIRRORED[sign]}{left}"
+    found = [_interval(low, high, sign == "≥", sign == "≤", left)]
+    return [*found, Reading("relation", (ordered,))] if _VARIABLE.match(right) else found
 
 
 def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> bool | None:
@@ -285,7 +326,8 @@ def _same_reading(a: Reading, b: Reading, policy: Policy, atom: Atom | None) -> 
         return _pairwise(a, b, policy, atom) if policy.ordered_lists else _unordered(a.items, b.items, policy, atom)
     if kinds == {"matrix"}:
         return a.shape == b.shape and _pairwise(a, b, policy, atom)
-    if kinds in ({"tuple"}, {"tuple", "list"}) or (kinds == {"tuple", "matrix"} and 1 in (a.shape, b.shape)):
+    column = kinds == {"tuple", "matrix"} and 1 in (a.shape, b.shape)
+    if kinds == {"tuple"} or column or (kinds == {"tuple", "list"} and 1 not in (a.shape, b.shape)):
         return _pairwise(a, b, policy, atom)
     if a.kind == "list" and len(b.items) == 1 and not policy.complete_lists:
         return _any(compare(item, b.items[0], policy, atom) for item in a.items)
@@ -305,7 +347,7 @@ def _written(reading: Reading) -> str:
         return f"{'[' if closed[0] else '('}{low},{high}{']' if closed[1] else ')'}"
     if reading.kind == "list":
         items = [next((_written(r) for r in readings(item) if r.kind == "interval"), item) for item in reading.items]
-        return ("∪" if all(item[0] in "([" for item in items) else ",").join(items)
+        return ("∪" if all(item.startswith(("(", "[")) for item in items) else ",").join(items)
     if reading.kind == "matrix" and isinstance(reading.shape, int):
         rows = [reading.items[i : i + reading.shape] for i in range(0, len(reading.items), reading.shape)]
         return r"\begin{pmatrix}" + r"\\".join("&".join(row) for row in rows) + r"\end{pmatrix}"
@@ -360,6 +402,8 @@ def _symbolic(a: str, b: str, policy: Policy, atom: Atom | None) -> bool | None:
         a, b = (re.sub(r"(\d+(?:\.\d+)?)°", r"(\1*π/180)", side) for side in (a, b))
     (a, unit_a), (b, unit_b) = split_unit(a), split_unit(b)
     if unit_a != unit_b and policy.units != "ignored" and ((unit_a and unit_b) or policy.units == "required"):
+        return False
+    if policy.percent == "required" and a.endswith("%") != b.endswith("%"):
         return False
     a, b = a.removesuffix("%"), b.removesuffix("%")
     if closing(a, 0) == len(a) - 1 if a[:1] in ("(", "{") else False:

@@ -5,9 +5,10 @@ before it is evaluated.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from math import comb, factorial, isqrt, pi, sqrt
 
 from assay.pipelines.answer_text import closing
@@ -52,12 +53,15 @@ m: m meter meters metre metres 米 | mm:1/1000 millimeter millimeters 毫米 | c
  centimetres 厘米 | dm:1/10 decimeter decimeters 分米 | km:1000 kilometer kilometers kilometre kilometres 千米 公里
  | inch:127/5000 inches in | ft:381/1250 foot feet | yd:1143/1250 yard yards | mi:201168/125 mile miles
 g: g gram grams 克 | mg:1/1000 毫克 | kg:1000 kilogram kilograms 千克 公斤 | t:1000000 ton tons tonne tonnes 吨
-s: s sec secs second seconds 秒 | ms:1/1000 | min:60 mins minute minutes 分钟 | h:3600 hr hrs hour hours 小时
+s: s sec secs second seconds 秒 | ms:1/1000 | min:60 mins minute minutes 分钟 分 | h:3600 hr hrs hour hours 小时 时
  | day:86400 days 天 日 | week:604800 weeks 周 星期
 year: year years yr yrs 年 | month:1/12 months 个月
 L: L l liter liters litre litres 升 | mL:1/1000 ml milliliter milliliters 毫升
-dollar: dollar dollars usd | cent:1/100 cents
-元: 元 yuan rmb | 角:1/10
+dollar: dollar dollars usd US ＄ | cent:1/100 cents
+元: 元 yuan rmb ¥ | 角:1/10
+€: € euro euros eur
+£: £ gbp
+₹: ₹ Rs rupee rupees inr
 N: N newton newtons | kN:1000
 J: J joule joules | kJ:1000 | MJ:1000000
 W: W watt watts | kW:1000 | MW:1000000
@@ -87,15 +91,28 @@ def _read_units() -> dict[str, tuple[str, Fraction]]:
 _UNITS = _read_units()
 _UNIT_PREFIX = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 _RATES = {"mph": "mi/h", "kmh": "km/h", "kph": "km/h", "fps": "ft/s"}
-_UNIT_TOKEN = re.compile(r"(平方|立方)?([A-Za-z]+|[\u4e00-\u9fff]+)\.?(?:\^\{?(-?\d)\}?)?")
+_UNIT_TOKEN = re.compile(r"(平方|立方)?([A-Za-z]+|[\u4e00-\u9fff]+|[＄€£¥₹])\.?(?:\^\{?(-?\d)\}?)?")
 _PERCENT = re.compile(r"\s*(?:%|percentage points?|percent(?:age)?|per cent|pct)$", re.I)
-_DEGREES = re.compile(r"\s*(?:°|degrees?)(?: ?[CF](?![A-Za-z]))?$|度$")
-_TRAILING = re.compile(r"^(.*?[\d})π%])(?:( ?)([A-Za-z\u4e00-\u9fff].*)|\(([A-Za-z\u4e00-\u9fff][^()]*)\))$")
-_NOUN = re.compile(r"(?=.*(?:[A-Za-z]{3}|[\u4e00-\u9fff]))[A-Za-z\u4e00-\u9fff][^\d=<>≤≥*/^{}\\;]*")
-_CURRENCY = re.compile(r"^(-?)\s*(?:[€£¥₹]|US|Rs\.?|RMB)\s*|[€£¥₹]$")
-_BASED = re.compile(r"^\(?([0-9][0-9A-F]*)\)?(?:_\{?(\d+|two|eight|ten|sixteen)\}?|\s*\(?(?:in )?base[ -](\d+)\)?)$")
+_DEGREES = re.compile(r"\s*(?:°|degrees?)(?: ?([CF])(?:elsius|ahrenheit)?)?$|度$")
+_DEGREE, *_TEMPERATURES = (((f"°{scale}", 1),) for scale in ("", "C", "F"))
+_TRAILING = re.compile(
+    r"^(.*?(?:\d\.?|[})π%]))(?:( ?)([A-Za-z\u4e00-\u9fff＄€£¥₹].*)|\(([A-Za-z\u4e00-\u9fff][^()]*)\))$"
+)
+_NOUN = re.compile(
+    r"(?!.*(?:\b(?:not|never|wrong|incorrect)\b|n['’]t\b|不|错))"  # "42 is not the answer" is no number of things
+    r"(?=.*(?:[A-Za-z]{3}|[\u4e00-\u9fff]))[A-Za-z\u4e00-\u9fff][^\d=<>≤≥*/^{}\\;]*"
+)
+_CURRENCY = re.compile(  # the symbol goes behind its amount: "$12 per hour" is "12 $ per hour"
+    r"^(-?) ?(?:US ?)?([＄€£¥₹]|US|Rs|RMB)\.? ?((?:\\[a-z]+|[^ A-Za-z\u4e00-\u9fff])*)(?: ?(?:dollar|euro|rupee)s?)?"
+)
+_UNIT_FRACTION = re.compile(r"(?<=[\d})π]) ?\\frac\{([^{}]+)\}\{([^{}]+)\}$")
+_COMPOUND = re.compile(r"(?:\d+(?:\.\d+)? ?(?:[A-Za-z]{1,12}|[\u4e00-\u9fff]{1,3}) ?){2,}")
+_AMOUNT = re.compile(r"([\d.]+) ?([^\d. ]+)")
+_BASED = re.compile(
+    r"^\(?([0-9]|[0-9A-F]{2,})\)?(?:_\{?(\d+|two|eight|ten|sixteen)\}?|\s*\(?(?:in )?base[ -](\d+)\)?)$"
+)
 _BASE_WORDS = {"two": 2, "eight": 8, "ten": 10, "sixteen": 16}
-_DECIMAL = re.compile(r"^([+-]?)(\d*)\.(\d+)(?:\*10\^\{?(-?\d+)\}?)?$")
+_DECIMAL = re.compile(r"^([+-]?)(\d*)\.(\d*)(?:\*10\^\{?(-?\d+)\}?)?$")
 _THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3}(?:[, ]\d{3})+)(?![\d,])")
 
 
@@ -110,9 +127,11 @@ def quantity(text: str) -> Quantity | None:
         return None
     if match := _BASED.match(text):
         return _based(match)
+    if _COMPOUND.fullmatch(text):
+        return _compound(text)
     text, unit = split_unit(text)
     percent = _PERCENT.search(text)
-    body = _CURRENCY.sub(r"\1", (text[: percent.start()] if percent else text))
+    body = text[: percent.start()] if percent else text
     body = _THOUSANDS.sub(lambda match: re.sub("[, ]", "", match.group()), body)
     ratio = re.fullmatch(r"(\d+):(\d+)", body)
     try:
@@ -126,8 +145,10 @@ def quantity(text: str) -> Quantity | None:
 def split_unit(text: str) -> tuple[str, Unit | None]:
     """Part a canonical text from its unit; words that are no known unit ("12 paper clips") are dropped too."""
     if degrees := _DEGREES.search(text):
-        return text[: degrees.start()], None
-    match = _TRAILING.match(text)
+        return text[: degrees.start()], Unit(((f"°{degrees[1] or ''}", 1),), Fraction(1))
+    if (rate := _UNIT_FRACTION.search(text)) and (unit := _unit(f"{rate[1]}/{rate[2]}")):
+        return text[: rate.start()], unit
+    match = _TRAILING.match(_CURRENCY.sub(r"\1\3 \2", text))
     if match is None:
         return text, None
     body, space, words = match[1], match[2], match[3] or match[4]
@@ -153,7 +174,7 @@ def _unit(words: str) -> Unit | None:
             side = spelled if side.strip() == rate else side
         if "/" in side:
             return _unit(side)
-        for part in re.split(r"[\s*-]+", side.strip()):
+        for part in re.split(r"[\s*]+|-(?=[A-Za-z])", side.strip()):
             match = _UNIT_TOKEN.fullmatch(part)
             if part in _UNIT_PREFIX:
                 prefix = _UNIT_PREFIX[part]
@@ -170,6 +191,18 @@ def _unit(words: str) -> Unit | None:
 
 def _unit_name(name: str) -> str | None:
     return next((spelling for spelling in (name, name.lower()) if spelling in _UNITS), None)
+
+
+def _compound(text: str) -> Quantity | None:
+    """ "1 hour 30 minutes": amounts of one kind, each of a smaller unit than the one before, in the last unit."""
+    amounts = [(Fraction(number), _unit(name)) for number, name in _AMOUNT.findall(text)]
+    units = [unit for _, unit in amounts if unit]
+    factors = [unit.factor for unit in units]
+    if len(units) < len(amounts) or len({unit.dimension for unit in units}) > 1:
+        return None
+    if any(larger <= smaller for larger, smaller in pairwise(factors)):
+        return None
+    return Quantity(sum(amount[0] * factor for amount, factor in zip(amounts, factors)) / factors[-1], unit=units[-1])
 
 
 def _based(match: re.Match[str]) -> Quantity | None:
@@ -192,42 +225,47 @@ def _decimal_digits(text: str) -> tuple[int | None, int]:
 
 
 def decimal_matches(value: Fraction, decimal: Quantity, digits: int) -> bool:
-    """Whether a decimal of at least `digits` significant digits is `value` rounded or cut off at its last place."""
+    """Whether a decimal of at least `digits` significant digits is `value` rounded or, after its point, cut off."""
     if decimal.digits is None or decimal.digits < digits:
         return False
     scaled = (value - decimal.value) * Fraction(10) ** decimal.places
     cut = scaled * (1 if decimal.value >= 0 else -1)
-    return abs(scaled) <= Fraction(1, 2) or 0 <= cut < 1
+    return abs(scaled) <= Fraction(1, 2) or (0 <= cut < 1 and decimal.places > 0)
 
 
 def same_quantity(a: Quantity, b: Quantity, units: str, percent: str, base: str, digits: int) -> bool:
     """Equality under a policy; symmetric in `a` and `b`."""
-    if a.base != b.base and base == "required" and (a.base or b.base) and not (a.base and b.base):
+    if base == "required" and (a.base or 10) != (b.base or 10) and not (a.base and b.base):
         return False
     if a.percent != b.percent and percent == "required":
         return False
-    left, right = a.value, b.value
     if a.unit != b.unit and units != "ignored":
         if a.unit and b.unit:
-            if a.unit.dimension != b.unit.dimension:
-                return False
-            left, right = left * a.unit.factor, right * b.unit.factor
-            return left == right
+            return not _other_kind(a.unit, b.unit) and a.value * a.unit.factor == b.value * b.unit.factor
         if units == "required":
             return False
-    if _close(left, right, a, b, digits):
+    if _close(a, b, digits):
         return True
-    if a.percent == b.percent:
-        return False
-    return left / 100 == right if a.percent else left == right / 100
+    return a.percent != b.percent and _close(_as_share(a), _as_share(b), digits)
 
 
-def _close(left: Fraction, right: Fraction, a: Quantity, b: Quantity, digits: int) -> bool:
-    if left == right:
+def _other_kind(a: Unit, b: Unit) -> bool:
+    """Whether two units measure different things; a bare degree may be one of temperature."""
+    kinds = {a.dimension, b.dimension}
+    return len(kinds) == 2 and not (_DEGREE in kinds and any(kind in kinds for kind in _TEMPERATURES))
+
+
+def _as_share(number: Quantity) -> Quantity:
+    """12.5% as 0.125."""
+    return replace(number, value=number.value / 100, places=number.places + 2) if number.percent else number
+
+
+def _close(a: Quantity, b: Quantity, digits: int) -> bool:
+    if a.value == b.value:
         return True
-    if left.denominator == 1 and a.digits is None and b.digits is None:
+    if a.value.denominator == 1 and a.digits is None and b.digits is None:
         return False
-    coarse, fine = (a, b) if b.digits is None or (a.digits or 999) <= b.digits else (b, a)
+    coarse, fine = (a, b) if b.digits is None or (a.digits is not None and a.places <= b.places) else (b, a)
     return decimal_matches(fine.value, coarse, digits)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "Policy", "Verdict", "Verifier"]
 
-VERSION = "1"
+VERSION = "2"
 CACHE_ENTRIES = 200_000
 _Key = tuple[str, str, Policy]
 _Asked = tuple[tuple[str, str], Policy, str | None]

@@ -92,7 +92,7 @@ def test_pass_rates_of_programs_come_from_their_tests(store: Store) -> None:
         SOURCES["lists"][0]["q"]: 0.5,
     }
     by = store.scan("verdicts").select(pl.col("verifier").str.split(":").list.first()).collect().to_series()
-    assert dict(by.str.slice(0, 7).value_counts().rows()) == {"assay-c": 4, "assay-1": 2}
+    assert dict(by.str.slice(0, 7).value_counts().rows()) == {"assay-c": 4, "assay-2": 2}
 
 
 def test_rewards_of_programs_come_from_their_tests(store: Store, verifier: Verifier, reasoner: Path) -> None:

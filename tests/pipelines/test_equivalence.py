@@ -41,6 +41,11 @@ def test_points_intervals_and_inequalities():
     assert same("x < 3", "y < 3") is False
     assert same("x \\ne 1", "(-\\infty,1)\\cup(1,\\infty)")
     assert same("\\{x \\mid x>2\\}", "(2,\\infty)")
+    assert same("a>b", "b<a")
+    assert same("a>b", "b>a") is not True
+    assert same("(1,2)", "1, 2")
+    assert same("(1,2)", "\\{1,2\\}") is False
+    assert same("{1,2}", "2, 1")
 
 
 def test_units_percent_and_base():
@@ -53,9 +58,21 @@ def test_units_percent_and_base():
     assert same("0.1", "10\\%")
     assert same("1\\%", "100\\%") is False
     assert same("10", "10\\%", percent="required") is False
+    assert same("\\sqrt{2}", "\\sqrt{2}\\%")
+    assert same("\\sqrt{2}", "\\sqrt{2}\\%", percent="required") is False
+    assert same("\\frac{1}{3}", "33.333\\%")
+    assert same("\\frac{1}{3}", "33.3\\%") is False
+    assert same("20°C", "20°F") is False
+    assert same("20°C", "20 degrees")
+    assert same("60°", "60 rad") is False
+    assert same("\\$5", "€5") is False
+    assert same("\\$5", "5")
+    assert same("\\$5", "5", units="required") is False
     assert same("211_5", "211") is False
     assert same("211_5", "56", base="optional")
     assert same("1010_2", "12_8")
+    assert same("11_{10}", "11")
+    assert same("11_2", "11") is False
 
 
 def test_decimals():
@@ -74,6 +91,10 @@ def test_words_and_letters():
     assert same("甲", "乙") is False
     assert same("B", "(B) 3.3 MeV")
     assert same("B", "(B) 3.3 MeV", letters=False) is not True
+    assert same("A", "(A) or (B)") is False
+    assert same("AC", "C, A")
+    assert same("AC", "A") is False
+    assert same("ABC", "C, B, A", ordered_lists=True) is not True  # an order of the three
 
 
 def test_assignments():
@@ -83,6 +104,28 @@ def test_assignments():
     assert same("f(x)=3", "g(x)=3") is False
     assert same("x = \\frac12 = 0.5", "0.5")
     assert same("\\frac{1}{4} \\approx 0.3", "0.25")
+
+
+def test_an_approximation_is_its_first_side_or_that_side_rounded():
+    assert same("5", "5 \\approx 7")
+    assert same("7", "5 \\approx 7") is False
+    assert same("7", " \\approx ".join(map(str, range(150)))) is False
+    assert same("3.14", "22/7 \\approx 3.142857 \\approx 3.14")
+    assert same("3.15", "22/7 \\approx 3.15") is False
+    assert same("6", "5.9 \\approx 6")
+    assert same("5", "5.9 \\approx 5") is False  # cut off, not rounded
+    assert same("1.45", "1.4 \\approx 1.45") is False  # more digits than it rounds
+    assert same("0.4", "\\ln2 \\approx 0.9") is not True
+    assert same("33.3\\%", "\\frac13 \\approx 33.3\\%")
+    assert same("x=2", "x \\approx 2 \\approx 7")
+    assert same("7", "x \\approx 2 \\approx 7") is False
+    assert same("1.4, 2.3", "x \\approx 1.4, y \\approx 2.3")
+    assert same("(3.14, 2)", "(22/7 \\approx 3.14, 2)")
+
+
+def test_many_values_are_no_single_answer():
+    for several in ("5 or 7", "5, 7", "5 = 7", "\\{5, 7\\}", "5 \\ne 7", "x=5, x=7", "5 \\text{ (or } 7)"):
+        assert not same("5", several), several
 
 
 @pytest.mark.parametrize(

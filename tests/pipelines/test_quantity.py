@@ -28,6 +28,14 @@ def value(text):
         ("\\binom{5}{2}", Fraction(10)),
         ("0.1\\overline{6}", Fraction(1, 6)),
         ("7:6", Fraction(7, 6)),
+        ("7比6", Fraction(7, 6)),
+        ("0.\\dot3", Fraction(1, 3)),
+        ("0.1\\dot{6}", Fraction(1, 6)),
+        ("0.\\dot{1}4285\\dot{7}", Fraction(1, 7)),
+        ("0.\\dot35", None),
+        ("C_5^2", Fraction(10)),
+        ("2 million", Fraction(2_000_000)),
+        ("3.5万元", Fraction(35_000)),
         ("(1+2)(3)", Fraction(9)),
         ("055", Fraction(55)),
         ("\\sqrt{2}", None),
@@ -71,15 +79,30 @@ def test_units_convert_or_conflict():
     metre, kilometre = quantity("1000 m"), quantity("1 km")
     assert metre.value * metre.unit.factor == kilometre.value * kilometre.unit.factor
     assert quantity("5 cm^2").unit == quantity(canonical("5 square centimeters")).unit != quantity("5 cm").unit
+    assert quantity(canonical("3\\,\\mathrm{m\\,s^{-1}}")).unit == quantity("3 m/s").unit
+    assert quantity(canonical("3\\frac{m}{s^2}")).unit == quantity("3 m/s^2").unit
+    assert quantity(canonical("\\$3 per hour")).unit == quantity("3 dollars/h").unit
+    assert quantity("120千米/时").unit == quantity("120 km/h").unit
+    assert split_unit("2\\frac{a}{b}") == ("2\\frac{a}{b}", None)
     assert split_unit("12 paper clips") == ("12", None)
+    assert split_unit("42 is not the answer") == ("42 is not the answer", None)
     assert split_unit("4t") == ("4t", None)  # a product, not four tonnes
     assert split_unit("x dx") == ("x dx", None)
+
+
+def test_amounts_of_one_kind_add_up():
+    minutes = quantity("1 hour 30 minutes")
+    assert (minutes.value, minutes.unit) == (90, quantity("1 min").unit)
+    assert quantity("1小时30分钟").value == 90
+    assert quantity("5 m 3 s") is None
+    assert quantity("30 minutes 1 hour") is None
 
 
 def test_a_base_is_part_of_the_number():
     assert quantity("52_8").value == 42
     assert quantity("52_8").base == 8
     assert quantity("59_8") is None
+    assert quantity("FF_{16}").value == 255
 
 
 def test_a_decimal_stands_for_what_rounds_or_cuts_to_it():
