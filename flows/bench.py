@@ -16,9 +16,10 @@ from pathlib import Path
 import polars as pl
 
 from assay.filters import answer_format, contamination, duplicates
+from assay.pipelines.errors import SourceError
 
 __all__ = ["CASES", "KINDS", "Figure", "contaminated", "copies", "false_positives", "formats", "measure",
-           "multiple_choice", "paraphrases", "real_pool", "table"]  # fmt: skip
+           "multiple_choice", "other_formats", "paraphrases", "real_pool", "table"]  # fmt: skip
 
 CASES = Path(__file__).parent / "cases"
 CHOICE = ("aqua", "mmlu_stem", "gaokao_math_qa", "cn_middle_school")
@@ -36,7 +37,8 @@ class Figure:
     on: str
     value: float
     of: int
-    need: float
+    need: float | None
+    """None: only reported."""
     most: bool = False
     """Whether `need` is the most that is allowed instead of the least."""
     misses: list[str] = field(default_factory=list, repr=False)
@@ -44,11 +46,19 @@ class Figure:
     @property
     def holds(self) -> bool:
         """Whether the figure is what it must be."""
-        return self.of > 0 and (self.value <= self.need if self.most else self.value >= self.need)
+        met = self.need is None or (self.value <= self.need if self.most else self.value >= self.need)
+        return self.of > 0 and met
+
+    @property
+    def bound(self) -> str:
+        """What the figure must be, in words."""
+        return "only reported" if self.need is None else f"{'<=' if self.most else '>='} {_percent(self.need)}"
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
     """The rows of a JSONL file."""
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file; `assay bench filters --help` says what the folders hold.")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
@@ -67,6 +77,8 @@ def real_pool(data: Path) -> pl.DataFrame:
 
     recipe = load(recipe_path("math_pool"), RefreshRecipe, [f"data={data.resolve()}"])
     found = [source for source in recipe.sources if source.path is not None and source.path.exists()]
+    if not found:
+        raise SourceError(f"{data}: holds no source of the recipe math_pool, such as {recipe.sources[0].path}.")
     return pl.concat(sources.read(source)[0] for source in found)
 
 
@@ -98,11 +110,20 @@ def multiple_choice(pool: pl.DataFrame) -> Figure:
 
 def false_positives(pool: pl.DataFrame) -> Figure:
     """Free answers taken for multiple choice or true/false."""
+    return _taken(pool, "formats, false positives", ["multiple_choice", "true_false"], 0.005)
+
+
+def other_formats(pool: pl.DataFrame) -> Figure:
+    """Free answers dropped as a proof or several questions: false positives too, but for the few that are such."""
+    return _taken(pool, "formats, read as proof or several", ["proof", "multi_part"], None)
+
+
+def _taken(pool: pl.DataFrame, what: str, formats: list[str], need: float | None) -> Figure:
     rows = pool.filter(~pl.col("source").is_in(CHOICE))
     found = answer_format.classify(rows).with_columns(rows["source", "problem", "answer"])
-    wrong = found.filter(pl.col("format").is_in(["multiple_choice", "true_false"])).rechunk()  # pl.format needs it
+    wrong = found.filter(pl.col("format").is_in(formats)).rechunk()  # pl.format needs it
     said = wrong.select(pl.format("{}: {} | {} | {}", "source", "evidence", "problem", pl.col("answer").fill_null("")))
-    return Figure("formats, false positives", "free-answer sources", len(wrong) / max(1, len(rows)), len(rows), 0.005,
+    return Figure(what, "free-answer sources", len(wrong) / max(1, len(rows)), len(rows), need,
                   most=True, misses=said.to_series().to_list())  # fmt: skip
 
 
@@ -197,9 +218,11 @@ def measure(data: Path | None, cases: Path | None, embeddings: str | None = None
 
     Args:
         data: real sources and benchmarks; without them, the package's own.
-        cases: labelled cases; without them, the package's own.
+        cases: labelled cases, which need `data`; without them, the package's own.
         embeddings: a sentence-embedding model, for the paraphrases.
     """
+    if cases is not None and data is None:
+        raise SourceError(f"--cases {cases} needs --data: its contaminated rows are of the benchmarks that lie there.")
     real = data is not None and cases is not None
     folder = cases if real and cases is not None else CASES
     yield formats(rows_of(folder / "formats.jsonl"))
@@ -207,6 +230,7 @@ def measure(data: Path | None, cases: Path | None, embeddings: str | None = None
     if data is not None:
         yield multiple_choice(pool)
         yield false_positives(pool)
+        yield other_formats(pool)
     path = data / "benchmarks" / "math500.jsonl" if real and data is not None else CASES / "benchmark.jsonl"
     items = [str(row["problem"]) for row in rows_of(path)]
     changed = rows_of(folder / "decontamination.jsonl")
@@ -223,8 +247,7 @@ def table(figures: Sequence[Figure]) -> str:
     """The figures as lines of text."""
     head = ("what", "on", "reached", "must reach", "rows", "")
     lines = [head] + [
-        (f.what, f.on, _percent(f.value), f"{'<=' if f.most else '>='} {_percent(f.need)}", str(f.of),
-         "" if f.holds else "FALLS SHORT")
+        (f.what, f.on, _percent(f.value), f.bound, str(f.of), "" if f.holds else "FALLS SHORT")
         for f in figures
     ]  # fmt: skip
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]

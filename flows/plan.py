@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from assay.pipelines import sources
+from assay.pipelines.curation import read_benchmark
 from assay.pipelines.engines import model_fingerprint
 from assay.pipelines.models import resolve
 from assay.pipelines.recipe import NEEDS_MODEL, RefreshRecipe
@@ -24,8 +25,9 @@ def describe_refresh(recipe: RefreshRecipe) -> str:
         faulty = f", {unparsable.height:,} unparsable" if unparsable.height else ""
         lines.append(f"  source     {name:<20} {problems.height:>8,} problems, {new:,} new{faulty}")
     for benchmark in recipe.benchmarks:
-        rows = sources.read(benchmark)[0].height
-        lines.append(f"  benchmark  {benchmark.name:<20} {rows:>8,} items")
+        _, found = read_benchmark(benchmark)
+        said = f"  benchmark  {benchmark.name:<20} {found['rows']:>8,} items, hash {found['hash']}"
+        lines += [said, *([f"             {found['faults']}"] if found["faults"] else [])]
     lines.append(f"  ladder     {' -> '.join(recipe.ladder)}")
     return "\n".join([*lines, *_sampling(recipe, pl.concat([p["id"] for p, _ in read.values()]))])
 
@@ -42,16 +44,18 @@ def _sampling(recipe: RefreshRecipe, ids: pl.Series) -> list[str]:
     if model is None or not set(recipe.ladder) & set(NEEDS_MODEL):
         return ["  sampling   none: no filter needs a model"]
     most = min(len(ids), recipe.max_scored or len(ids))
-    jobs = [(model.mode, recipe.difficulty.samples, model.max_tokens)]
+    settings = recipe.difficulty
+    jobs = [(model.mode, settings.max_samples if settings.adaptive else settings.samples, model.max_tokens)]
     if "shortcut" in recipe.ladder:
         jobs.append(("direct", recipe.shortcut.samples, recipe.shortcut.max_tokens))
     lines, tokens = [f"  model      {model.path} through {model.engine}"], 0
     for mode, samples, longest in jobs:
         recorded = _recorded(recipe, ids, mode, samples)
-        new = max(0, most * samples - recorded)
+        new = min(most * samples, len(ids) * samples - recorded)  # with max_scored, recorded ones may be of others
         tokens += new * longest
         lines.append(f"  sampling   {mode:<20} {new:>8,} samples at most, {recorded:,} recorded")
-    return [*lines, f"             at most {tokens:,} new tokens"]
+    judged = ", and what is judged" if recipe.contamination.judge or recipe.judge else ""
+    return [*lines, f"             at most {tokens:,} new tokens{judged}"]
 
 
 def _recorded(recipe: RefreshRecipe, ids: pl.Series, mode: str, samples: int) -> int:

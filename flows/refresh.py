@@ -12,6 +12,7 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from rich.markup import escape
 
 from assay.flows.console import Console
 from assay.flows.models import engine_of, verifier_of
@@ -72,6 +73,9 @@ def run_refresh(
             if run.id in store.scan("snapshots").select("id").collect()["id"]:
                 publish(store, snapshots.load(store, run.id), recipe.drift)
             raise
+        finally:
+            for remark in run.remarks:
+                console.say(f"  [yellow]note[/yellow]             {escape(remark)}")
     for found in publish(store, snapshot, recipe.drift):
         console.say("  [yellow]drift[/yellow]            {measure} {before:.3f} -> {after:.3f}".format(**found))
     return snapshot

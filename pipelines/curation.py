@@ -14,7 +14,7 @@ twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +34,10 @@ from assay.pipelines import parsed, review, sources
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.engines import Engine
 from assay.pipelines.errors import RecipeError, SourceError
-from assay.pipelines.ledger import BACK_SCAN
+from assay.pipelines.ledger import BACK_SCAN, back_scanned
 from assay.pipelines.models import resolve
-from assay.pipelines.recipe import NEEDS_MODEL, RefreshRecipe, recipe_hash
+from assay.pipelines.recipe import NEEDS_MODEL, Benchmark, RefreshRecipe, recipe_hash
+from assay.pipelines.rows import place_of
 from assay.pipelines.scoring import GRADED, Scoring
 from assay.pipelines.snapshot import Snapshot
 from assay.pipelines.store import SCHEMAS, Store
@@ -45,7 +46,7 @@ from assay.pipelines.verify import Verifier
 if TYPE_CHECKING:
     from assay.pipelines.generate import Progress
 
-__all__ = ["Refresh", "back_scan", "benchmark_index", "embed", "refresh"]
+__all__ = ["Refresh", "back_scan", "benchmark_index", "embed", "read_benchmark", "refresh"]
 
 REMEDY = {
     "parse": "Check the fields of [[sources]].",
@@ -92,7 +93,10 @@ def refresh(
 
 
 class Refresh:
-    """One refresh: `steps` names its steps in order, `run` does one, `finish` writes the snapshot."""
+    """One refresh: `steps` names its steps in order, `run` does one, `finish` writes the snapshot.
+
+    `remarks` gathers what the person who started it should know and no error is.
+    """
 
     def __init__(
         self,
@@ -118,7 +122,9 @@ class Refresh:
         self._rates = difficulty.pass_rates(self._graded)
         self._copies: pl.DataFrame | None = None
         self._index: contamination.BenchmarkIndex | None = None
-        self.back_scan = NO_HITS
+        self.remarks: list[str] = []
+        if recipe.model is None and "shortcut" in self.steps:
+            self.remarks.append("without a model, shortcut looks only for golds that can be guessed")
 
     def run(self, step: str) -> dict[str, Any]:
         """Does one step and records its decisions; returns the funnel's row (see `snapshot.FUNNEL`).
@@ -146,8 +152,13 @@ class Refresh:
         """Writes the snapshot's folder and record, after scanning older ones for benchmarks new to them."""
         made = self._snapshot()
         if self._index is not None:
-            self.back_scan = back_scan(self.store, self._index, self.benchmarks)
-        snapshots.write(self.store, made, self._kept(), self._rejected(), self.back_scan)
+            stages = self.recipe.contamination.stages
+            found = back_scan(self.store, self._index, self.benchmarks, stages)["snapshot"].value_counts(sort=True)
+            some = ", ".join(f"{name} ({rows} rows)" for name, rows in found.head(5).rows())
+            if some:
+                self.remarks.append(f"older snapshots that hold benchmark items: {some}{', ...' * (len(found) > 5)}")
+        older = back_scanned(self.store).unique(["snapshot", "problem_id"])
+        snapshots.write(self.store, made, self._kept(), self._rejected(), older)
         snapshots.record(self.store, made)
         return made
 
@@ -197,6 +208,8 @@ class Refresh:
 
     def _review(self) -> pl.DataFrame:
         """Repairs golds, which are graded anew, and drops what a person dropped."""
+        self.reviewed, odd = review.resolve(self.reviewed, self.store.scan("problems").collect()["id"].unique())
+        self.remarks += [f"review: {text}" for text in odd]
         self._problems, _ = review.apply(self._problems, self.reviewed)
         self.pool, decisions = review.apply(self.pool, self.reviewed)
         return decisions
@@ -221,6 +234,7 @@ class Refresh:
 
     def _contamination(self) -> pl.DataFrame:
         self._index, self.benchmarks = benchmark_index(self.recipe)
+        self.remarks += [f"benchmark {b['name']}: {b['faults']}" for b in self.benchmarks if b["faults"]]
         settings = self.recipe.contamination
         vectors = embed(settings.embeddings, self.pool["problem"].to_list()) if settings.embeddings else None
         decisions = contamination.decide(self.pool, self._index, vectors, settings.stages, settings.cosine)
@@ -242,8 +256,11 @@ class Refresh:
         )
 
     def _shortcut(self) -> pl.DataFrame:
-        """Guessable first, since it costs nothing; the others are asked for direct answers."""
-        settings, guessed = self.recipe.shortcut, shortcut.guessable(self.pool)
+        """Guessable first, since it costs nothing; the others are asked for direct answers, if there is a model."""
+        settings = self.recipe.shortcut
+        guessed = shortcut.guessable(self.pool, settings.guess_rows, settings.guess_lift, settings.guess_p)
+        if self.recipe.model is None:
+            return guessed
         rest = self.pool.filter(guessed["keep"])
         direct = self.scoring.graded(
             rest, "direct", settings.samples, temperature=settings.temperature, max_tokens=settings.max_tokens
@@ -271,7 +288,11 @@ class Refresh:
         answers = pl.concat([own, others])
         found = suspect_gold.decide(rows, answers, settings.min_share, settings.min_samples, strong, weak)
         confirmed = [name for name, item in self.reviewed.items() if item.verdict == "confirm"]
-        return _cleared(found, confirmed)
+        cleared = _cleared(found, confirmed)
+        if suspects := cleared.filter(~pl.col("keep"), ~pl.col("id").is_in(list(self.reviewed))).height:
+            command = f"assay review -s {self.store.path}" + (f" -o {settings.review}" if settings.review else "")
+            self.remarks.append(f"{suspects} golds are suspect: `{command}` writes them to a file")
+        return cleared
 
     def _beside(self, problems: pl.DataFrame) -> pl.DataFrame:
         """What other models answered in the same mode, from the record; see `Scoring.beside`."""
@@ -369,40 +390,77 @@ def _steps(recipe: RefreshRecipe, reviewed: bool) -> tuple[str, ...]:
     return ("parse", *(["review"] if reviewed else []), *ladder)
 
 
+def read_benchmark(benchmark: Benchmark) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """A benchmark's items, and its name, revision, hash and counts, with what could not be read as declared.
+
+    A row whose question is there and whose gold is not what was declared is an item all the same.
+
+    Raises:
+        SourceError: as `sources.read`; or the hash is not the recipe's.
+    """
+    items, unread = sources.read(benchmark)
+    faulty = unread.height
+    if faulty:
+        bare = {"answer": None, "answer_is": "text", "answer_pattern": None, "options": None, "key": None}
+        asked, unread = sources.read(benchmark.model_copy(update=bare))
+        items = pl.concat([items, asked.join(items, on="text_hash", how="anti", maintain_order="left")])
+    found = sources.content_hash(items)
+    if benchmark.hash not in (None, found):
+        raise SourceError(
+            f"{place_of(benchmark)}: benchmark '{benchmark.name}' has hash {found}, and the recipe pins "
+            f"{benchmark.hash}: this is another version. Get the pinned one, or pin this one."
+        )
+    why = ", ".join(f"{reason} ({rows})" for reason, rows in unread["reason"].value_counts(sort=True).head(3).rows())
+    counts = {"rows": items.height, "without_gold": faulty - unread.height, "unread": unread.height}
+    told = (
+        f"{counts['without_gold']:,} rows of unparsable gold, looked for by their question" * (faulty > unread.height),
+        f"{counts['unread']:,} rows unparsable and NOT looked for: {why}" * (unread.height > 0),
+    )
+    described = {"name": benchmark.name, "revision": benchmark.revision, "hash": found}
+    return items, described | counts | {"faults": "; ".join(filter(None, told))}
+
+
 def benchmark_index(recipe: RefreshRecipe) -> tuple[contamination.BenchmarkIndex, list[dict[str, Any]]]:
-    """The recipe's benchmarks ready to be looked for, and of each its name, revision, hash and rows."""
-    read = {benchmark.name: sources.read(benchmark)[0] for benchmark in recipe.benchmarks}
-    texts = {name: problems["problem"].to_list() for name, problems in read.items()}
+    """The recipe's benchmarks ready to be looked for, and of each what `read_benchmark` says."""
+    read = [read_benchmark(benchmark) for benchmark in recipe.benchmarks]
+    texts = {described["name"]: items["problem"].to_list() for items, described in read}
     model = recipe.contamination.embeddings
     vectors = {name: embed(model, items) for name, items in texts.items()} if model else None
-    described = [
-        {"name": b.name, "revision": b.revision, "hash": sources.content_hash(rows), "rows": rows.height}
-        for b, rows in zip(recipe.benchmarks, read.values())
-    ]
-    return contamination.BenchmarkIndex.build(texts, vectors), described
+    return contamination.BenchmarkIndex.build(texts, vectors), [described for _, described in read]
 
 
-def back_scan(store: Store, index: contamination.BenchmarkIndex, benchmarks: list[dict[str, Any]]) -> pl.DataFrame:
+def back_scan(
+    store: Store, index: contamination.BenchmarkIndex, benchmarks: list[dict[str, Any]], stages: Sequence[str]
+) -> pl.DataFrame:
     """Scans older snapshots for benchmarks that they did not know, and adds what it finds to the ledger.
 
+    A benchmark, by its hash, is known at a stage where the snapshot or a later one looked for it at that stage: each
+    refresh looks into all snapshots before it. Only what is not known is looked for.
+
+    Args:
+        stages: those that count; of them, `embedding` is left out.
+
     Returns:
-        `snapshot, problem_id, reason, evidence` of every hit, by the stages that need no embeddings; empty when
-        all is clean. A snapshot that knew all these benchmarks, by their hashes, is not scanned.
+        `snapshot, problem_id, reason, evidence` of every hit that was not recorded before.
     """
-    hits = [NO_HITS]
-    for row in store.scan("snapshots").select("id", "benchmarks").collect().to_dicts():
+    hits, stages = [NO_HITS], [stage for stage in stages if stage != "embedding"]
+    known: set[tuple[str, str]] = set()
+    for row in store.scan("snapshots").sort("time", descending=True).collect().to_dicts():
         file = snapshots.folder_of(store, row["id"]) / "data" / "train.parquet"
-        known = {benchmark["hash"] for benchmark in json.loads(row["benchmarks"])}
-        if file.exists() and not {benchmark["hash"] for benchmark in benchmarks} <= known:
-            found = contamination.decide(pl.read_parquet(file, columns=["id", "problem"]), index)
+        if not file.exists():
+            continue
+        looked = json.loads(row["recipe"]).get("contamination", {}).get("stages", [])
+        known |= {(benchmark["hash"], stage) for benchmark in json.loads(row["benchmarks"]) for stage in looked}
+        new = [b["name"] for b in benchmarks if {(b["hash"], stage) for stage in stages} - known]
+        if new:
+            part = contamination.BenchmarkIndex.build({name: index.texts[name] for name in new})
+            found = contamination.decide(pl.read_parquet(file, columns=["id", "problem"]), part, stages=stages)
             found = found.filter(~pl.col("keep")).rename({"id": "problem_id"})
             hits.append(found.with_columns(snapshot=pl.lit(row["id"])).select(NO_HITS.columns))
-    found = pl.concat(hits)
-    recorded = store.scan("decisions").filter(pl.col("filter") == BACK_SCAN).select("snapshot", "problem_id")
-    new = found.join(recorded.collect(), on=["snapshot", "problem_id"], how="anti")
-    rows = new.with_columns(filter=pl.lit(BACK_SCAN), keep=pl.lit(False), time=pl.lit(snapshots.now()))
+    new_hits = pl.concat(hits).join(back_scanned(store), on=["snapshot", "problem_id", "evidence"], how="anti")
+    rows = new_hits.with_columns(filter=pl.lit(BACK_SCAN), keep=pl.lit(False), time=pl.lit(snapshots.now()))
     store.append("decisions", rows)
-    return found
+    return new_hits
 
 
 def embed(model: str, texts: list[str]) -> Any:

@@ -1,15 +1,24 @@
 """The ledger read back: a problem's whole way, a snapshot's funnel, what changed between two snapshots."""
 
+import json
+from typing import Any
+
 import polars as pl
 
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.errors import StoreError
 from assay.pipelines.store import Store
 
-__all__ = ["BACK_SCAN", "changes", "diff", "find_problem", "funnel", "pass_rates", "standing", "why"]
+__all__ = ["BACK_SCAN", "back_scanned", "changes", "diff", "find_problem", "funnel", "pass_rates", "standing", "why"]
 
 BACK_SCAN = "back_scan"
 """Filter name of decisions made about an old snapshot later, against benchmarks that it did not know."""
+
+
+def back_scanned(store: Store) -> pl.DataFrame:
+    """What was ever found in snapshots later: `snapshot, problem_id, reason, evidence`."""
+    rows = store.scan("decisions").filter(pl.col("filter") == BACK_SCAN)
+    return rows.select("snapshot", "problem_id", "reason", "evidence").unique(maintain_order=True).collect()
 
 
 def funnel(store: Store, snapshot: str = "latest") -> pl.DataFrame:
@@ -146,8 +155,28 @@ def _span(ids: list[str]) -> str:
 
 def _step(step: dict[str, str]) -> str:
     verdict = "kept" if step["keep"] else f"rejected as {step['reason']}"
-    evidence = f": {_short(step['evidence'])}" if step["evidence"] else ""
+    evidence = f": {_short(_plain(step), 600)}" if step["evidence"] else ""
     return f"  {step['filter']:<14}{verdict}{evidence}"
+
+
+def _plain(step: dict[str, str]) -> str:
+    """A step's evidence; what duplicates and contamination wrote as JSON, in words."""
+    try:
+        found = json.loads(step["evidence"])
+        if "kept" in found:
+            return f"a copy of {found['kept']}, similarity {found['similarity']:.0%}"
+        said = " and ".join(_hit(hit) for hit in (found, *found.get("also", [])))
+        judge = f"; the judge says {found['judge']}" if "judge" in found else ""
+        verb = "resembles" if step["keep"] or found["stage"] in ("near", "embedding") else "is"
+        return f"{verb} {said}{judge}; the first reads: {_short(found['text'], 200)}"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return step["evidence"]
+
+
+def _hit(hit: dict[str, Any]) -> str:
+    measure = "alike" if hit["stage"] in ("near", "embedding") else "of its windows"
+    share = "" if hit["stage"] == "exact" else f", {hit['score']:.0%} {measure}"
+    return f"item {hit['index'] + 1} of {hit['benchmark']} ({hit['stage']}{share})"
 
 
 def _samples(store: Store, name: str) -> str:

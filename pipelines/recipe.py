@@ -111,6 +111,8 @@ class Benchmark(Table):
 
     split: str = "test"
     """Split of the data set on the Hub or in the folder."""
+    hash: str | None = None
+    """SHA-256 that a snapshot's card and the dry run give of what was read; anything else is then an error."""
 
 
 class Format(Section):
@@ -140,7 +142,7 @@ class Answer(Section):
 class Duplicates(Section):
     """When two problems are one."""
 
-    threshold: Share = 0.8
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Jaccard similarity of near duplicates."""
 
 
@@ -161,6 +163,12 @@ class Contamination(Section):
     """[model] reads every `near` and `embedding` hit beside the benchmark's item; a clear no to all keeps the row."""
     judge_tokens: Count = 2048
     """Longest judgement; one without an end decides nothing."""
+
+    @model_validator(mode="after")
+    def _looking(self) -> Self:
+        if not self.stages:
+            raise ValueError("stages is empty, so that nothing would drop: name some or leave it out")
+        return self
 
 
 class Cluster(Section):
@@ -227,7 +235,11 @@ class Model(Served):
 
 
 class Difficulty(Section):
-    """The band of pass rates that is kept."""
+    """The band of pass rates that is kept.
+
+    `band = [0.0, 1.0]` with `inclusive = "high"` drops what was never solved (0 of 8) and nothing else, and with
+    `"neither"` what was always solved too.
+    """
 
     samples: Count = 8
     """Completions a problem."""
@@ -246,11 +258,16 @@ class Difficulty(Section):
     def _ordered(self) -> "Difficulty":
         if self.band[0] > self.band[1]:
             raise ValueError(f"band {list(self.band)}: the lower end comes first")
+        if self.adaptive and self.max_samples < self.samples:
+            raise ValueError(f"max_samples {self.max_samples} is below samples {self.samples}: the first are the most")
         return self
 
 
 class Shortcut(Section):
-    """Answers that need no thought (Kimi k1.5, section 2.1)."""
+    """Answers that need no thought (Kimi k1.5, section 2.1), and golds that whoever knows the source may guess.
+
+    Without a [model] only the latter are looked for.
+    """
 
     samples: Count = 8
     """Direct answers a problem."""
@@ -260,6 +277,12 @@ class Shortcut(Section):
     """Longest direct answer: room for the answer, none for a chain of thought."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """Of the direct answers."""
+    guess_rows: Count = 20
+    """Fewest rows of a source on which a guess is judged."""
+    guess_lift: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Of what chance leaves, the share that a guess must hit for its rows to go."""
+    guess_p: Annotated[float, Field(gt=0, le=1)] = 0.001
+    """Probability of so many hits by chance, below which a guess counts."""
 
 
 class SuspectGold(Section):
@@ -303,6 +326,7 @@ class Drift(Section):
 
 
 NEEDS_MODEL: tuple[Filter, ...] = ("shortcut", "difficulty", "suspect_gold")
+"""Filters that ask the model; the first does a part of its work without one."""
 
 
 class RefreshRecipe(Section):
@@ -348,13 +372,15 @@ class RefreshRecipe(Section):
         ):
             if twice := _twice(names):
                 raise ValueError(f"{what} has '{twice}' twice; each name once")
+        if not self.ladder:
+            raise ValueError("ladder is empty, so that nothing would be filtered: name some or leave it out")
         if "contamination" in self.ladder and not self.benchmarks:
             raise ValueError("ladder has 'contamination' and there are no [[benchmarks]]: add them or take it out")
         if self.selection.diversity == "embeddings" and self.contamination.embeddings is None:
             raise ValueError("[selection] diversity = 'embeddings' and [contamination] embeddings is not given")
         if self.model is None and self.contamination.judge:
             raise ValueError("[contamination] judge = true and there is no [model]: add it or take the judge out")
-        if self.model is None and (needy := [f for f in self.ladder if f in NEEDS_MODEL]):
+        if self.model is None and (needy := [f for f in self.ladder if f in NEEDS_MODEL[1:]]):
             raise ValueError(f"ladder has {', '.join(needy)} and there is no [model]: add it or take them out")
         return self
 
@@ -366,8 +392,8 @@ def read_refresh(path: str | Path, overrides: Sequence[str] = (), no_model: bool
 
 
 def without_model(recipe: RefreshRecipe) -> RefreshRecipe:
-    """The recipe with only the filters that need no model."""
-    ladder = tuple(f for f in recipe.ladder if f not in NEEDS_MODEL)
+    """The recipe with only the filters that need no model, of `shortcut` the part that needs none."""
+    ladder = tuple(f for f in recipe.ladder if f not in NEEDS_MODEL[1:])
     unjudged = recipe.contamination.model_copy(update={"judge": False})
     return recipe.model_copy(update={"ladder": ladder, "model": None, "max_scored": None, "contamination": unjudged})
 

@@ -20,14 +20,14 @@ from assay.pipelines.errors import RecipeError
 from assay.pipelines.settings import Section, load
 from assay.pipelines.store import Store
 
-__all__ = ["Item", "Review", "apply", "file_of", "queue", "read", "write"]
+__all__ = ["Item", "Review", "apply", "file_of", "queue", "read", "resolve", "write"]
 
 
 class Item(Section):
     """One suspect problem."""
 
     id: str
-    """Of the problem; the beginning is enough for `assay why`."""
+    """Of the problem, or a beginning that no other has."""
     verdict: Literal["", "repair", "confirm", "drop"] = ""
     """`repair`: `gold` is the right one; `confirm`: the gold is right and no longer suspect; `drop`: the problem goes.
     Empty: not decided, the filter's word stands."""
@@ -73,6 +73,23 @@ def read(path: Path) -> dict[str, Item]:
         twice = next(i.id for i in items if sum(i.id == other.id for other in items) > 1)
         raise RecipeError(f"{path}: problem {twice} is decided twice; leave one of them.")
     return decided
+
+
+def resolve(decided: dict[str, Item], ids: pl.Series) -> tuple[dict[str, Item], list[str]]:
+    """The decided items by whole problem ids, and of those that are no problem's, or several's, what is wrong.
+
+    Raises:
+        RecipeError: two of them are one problem.
+    """
+    found: dict[str, Item] = {}
+    odd, known = [], set(ids)
+    for name, item in decided.items():
+        whole = [name] if name in known else ids.filter(ids.str.starts_with(name)).to_list()
+        if len(whole) != 1:
+            odd.append(f"{f'{len(whole)} problems begin' if whole else 'no problem begins'} with '{name}'; not used")
+        elif found.setdefault(whole[0], item) is not item:
+            raise RecipeError(f"review: problem {whole[0]} is decided twice, once as '{name}'; leave one of them.")
+    return found, odd
 
 
 def _all(path: Path) -> tuple[Item, ...]:

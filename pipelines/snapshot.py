@@ -37,7 +37,7 @@ class Snapshot:
     recipe_hash: str
     recipe: dict[str, Any]
     benchmarks: list[dict[str, Any]]
-    """Each: name, revision, hash of its texts, rows."""
+    """Each: name, revision, hash of its texts, rows; of its rows those `without_gold` and `unread`, and `faults`."""
     funnel: pl.DataFrame
     """Schema `FUNNEL`, in the ladder's order."""
     time: datetime
@@ -128,7 +128,7 @@ def write(
     Args:
         kept: columns of `problems`, `sources` (of the row and its copies), pass rate, interval and bucket.
         rejected: the same problem columns with `filter, reason, evidence`.
-        back_scan: `snapshot, problem_id, reason`: rows of older snapshots that are items of these benchmarks.
+        back_scan: `snapshot, problem_id, reason`: rows of older snapshots that were later found to be benchmark items.
     """
     folder = folder_of(store, snapshot.id)
     temporary = folder.with_name(f".{snapshot.id}.tmp")
@@ -153,7 +153,7 @@ def card(snapshot: Snapshot, kept: pl.DataFrame, rejected: pl.DataFrame, back_sc
         ("Sources", _sources(kept, rejected)),
         ("Benchmarks", _benchmarks(snapshot)),
         (
-            "Older snapshots with items of these benchmarks",
+            "Older snapshots with benchmark items",
             _counted(back_scan, "snapshot", pl.col("reason").alias("stage")),
         ),
         (
@@ -222,8 +222,13 @@ def _sources(kept: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
 
 
 def _benchmarks(snapshot: Snapshot) -> pl.DataFrame:
-    rows = [(b["name"], b.get("revision") or "local file", b["hash"], b["rows"]) for b in snapshot.benchmarks]
-    return pl.DataFrame(rows, schema=["name", "revision", "sha256", "rows"], orient="row")
+    faults = ("without_gold", "unread")
+    rows = [
+        (b["name"], b.get("revision") or "local file", b["hash"], b["rows"], *(b.get(fault, 0) for fault in faults))
+        for b in snapshot.benchmarks
+    ]
+    schema = ["name", "revision", "sha256", "rows", "without a gold that fits", "unparsable, not looked for"]
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _counted(frame: pl.DataFrame, *by: str | pl.Expr) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from assay.flows import bench
 from assay.flows.cli import app
+from assay.pipelines.errors import SourceError
 
 # Every free answer that is taken for a choice or for true/false, by how it begins, and why it is.
 READ = {
@@ -61,6 +62,27 @@ def test_false_positives_are_few_and_each_was_read(pool) -> None:
     assert figure.of > 4000
     assert figure.holds, figure.misses
     assert [miss for miss in figure.misses if not miss.startswith(tuple(READ))] == []
+
+
+def test_free_answers_read_as_proofs_are_a_figure_of_their_own(pool) -> None:
+    figure = bench.other_formats(pool)
+    assert 0 < len(figure.misses) / figure.of == figure.value < 0.01
+    assert "only reported" in bench.table([figure])
+    assert figure.holds
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--data", "/nope"], "holds no source"),
+        (["--data", "DATA", "--cases", "/nope"], "no such file"),
+        (["--cases", "/nope"], "needs --data"),
+    ],
+)
+def test_folders_that_are_not_there_are_told(options: list[str], said: str, shared: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "filters", *(str(shared / "data") if o == "DATA" else o for o in options)])
+    assert isinstance(done.exception, SourceError)
+    assert said in str(done.exception)
 
 
 def test_contamination(shared: Path) -> None:

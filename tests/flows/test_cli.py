@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
-from assay.flows.cli import recipe_path
+from assay.flows.cli import app, recipe_path
+from assay.pipelines import snapshot as snapshots
+from assay.pipelines.snapshot import FUNNEL, Snapshot
+from assay.pipelines.store import SCHEMAS, Store
 
 RECIPE = """
 name = "pool"
@@ -112,6 +117,32 @@ def test_mistakes_in_a_recipe(project: Path, change: tuple[str, ...], message: s
     assert done.returncode == 2
     assert message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_filters_that_are_left_out_and_benchmark_rows_that_are_not_read_are_told(project: Path) -> None:
+    with (project / "exam.jsonl").open("a") as file:
+        file.write("{broken\n")
+    with (project / "pool.toml").open("a") as file:
+        file.write('[model]\npath = "m"\nengine = "replay"\n')
+    plan = assay("refresh", "pool.toml", "--no-model", "--dry-run", "--set", "ladder=['difficulty']", cwd=project)
+    assert "leaves out difficulty: no filter is left" in plan.stdout
+    done = assay("refresh", "pool.toml", cwd=project)
+    assert "benchmark exam: 1 rows unparsable and NOT looked for: line: " in done.stdout, done.stderr
+
+
+def test_a_long_difference_is_counted_first_and_cut(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store", create=True)
+    for name, keep in (("one", True), ("two", False)):
+        snapshots.record(store, Snapshot(name, None, "h", {}, [], pl.DataFrame(schema=FUNNEL), datetime(2026, 1, 1)))
+        rows = [{"snapshot": name, "problem_id": f"p{i}", "filter": "format", "keep": keep} for i in range(30)]
+        store.append("decisions", pl.DataFrame(rows, schema=SCHEMAS["decisions"]))
+    short, long = (
+        CliRunner().invoke(app, ["diff", "one", "two", "-s", str(store.path), *more]).output for more in ([], ["--all"])
+    )
+    assert short.index(" 30 ") < short.index("p0")
+    assert (short.count("│ p"), long.count("│ p")) == (20 + 1, 30 + 1)  # and the head
+    assert "10 more problems; --all shows them" in short
+    assert "more problems" not in long
 
 
 def test_nothing_left_after_a_filter(project: Path) -> None:

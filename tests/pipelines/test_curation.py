@@ -7,11 +7,12 @@ import polars as pl
 import pytest
 from small_ladder import RECIPE, Oracle, kept, numbers, recipe, rejected, row, store_of, text, write
 
+from assay.flows.plan import describe_refresh
 from assay.pipelines import curation, ledger, sources
 from assay.pipelines import snapshot as snapshots
 from assay.pipelines.curation import Refresh, back_scan, refresh
 from assay.pipelines.errors import EngineError, SourceError, StoreError
-from assay.pipelines.recipe import RefreshRecipe, load
+from assay.pipelines.recipe import RefreshRecipe, load, without_model
 from assay.pipelines.store import SCHEMAS
 
 
@@ -42,7 +43,8 @@ def test_the_whole_ladder(place, verifier):
         assert step["rows_in"] - sum(json.loads(step["reasons"]).values()) == step["rows_out"]
     columns = kept(store).select("pass_rate", "samples", "bucket", "pass_rate_model").unique().rows()
     assert columns == [(0.5, 8, "medium", "oracle-1")]
-    assert made.benchmarks[0] | {"hash": ""} == {"name": "bench", "revision": None, "hash": "", "rows": 1}
+    whole = {"without_gold": 0, "unread": 0, "faults": ""}
+    assert made.benchmarks[0] | {"hash": ""} == {"name": "bench", "revision": None, "hash": "", "rows": 1} | whole
 
 
 def test_decisions_hold_every_filters_word_on_every_row(place, verifier):
@@ -218,8 +220,94 @@ def test_a_benchmark_added_later_is_looked_for_in_old_snapshots(place):
     assert "back_scan     rejected as exact" in ledger.why(store, contaminated)
     index, benchmarks = curation.benchmark_index(recipe(place, "contamination"))
     before = store.scan("decisions").collect().height
-    assert back_scan(store, index, benchmarks)["problem_id"].to_list() == [contaminated]
+    assert back_scan(store, index, benchmarks, ("exact",)).is_empty()
     assert store.scan("decisions").collect().height == before  # recorded once
+
+
+def scanned(store):
+    rows = store.scan("decisions").filter(pl.col("filter") == ledger.BACK_SCAN).collect()
+    return [(row["snapshot"], row["reason"], json.loads(row["evidence"])["benchmark"]) for row in rows.to_dicts()]
+
+
+def test_old_snapshots_are_scanned_once_for_every_benchmark_by_the_recipes_stages(place, monkeypatch):
+    store, recipes = store_of(place), {}
+    for name, items in (("one", [text(3)]), ("two", [text(3), text(9)]), ("like", [text(4).replace("40", "41")])):
+        write(place / f"{name}.jsonl", [{"q": item} for item in items])
+        recipes[name] = f'[[benchmarks]]\nname = "{name}"\npath = "{name}.jsonl"\nproblem = "q"\n'
+
+    def run(*names, stages='["exact", "ngram"]'):
+        said = RECIPE.format(ladder='["contamination"]') + "".join(recipes[name] for name in names)
+        (place / "recipe.toml").write_text(f"{said}[contamination]\nstages = {stages}\n")
+        refreshed = Refresh(store, load(place / "recipe.toml", RefreshRecipe))
+        for step in refreshed.steps:
+            refreshed.run(step)
+        return refreshed.finish(), refreshed.remarks
+
+    old, _ = run()
+    _, said = run("one", "like")
+    assert scanned(store) == [(old.id, "exact", "one")]  # the variant of its numbers drops nothing by this recipe
+    assert said == [f"older snapshots that hold benchmark items: {old.id} (1 rows)"]
+    run("one", "like", "two")
+    assert scanned(store) == [(old.id, "exact", "one"), (old.id, "exact", "two")]
+    parquet, read = pl.read_parquet, []
+    monkeypatch.setattr(curation.pl, "read_parquet", lambda file, **more: read.append(file) or parquet(file, **more))
+    _, said = run("one", "like", "two")
+    assert [file for file in read if "snapshots_data" in str(file)] == []
+    assert said == []
+    run("one", "like", "two", stages='["exact", "ngram", "number_variant"]')
+    assert (old.id, "number_variant", "like") in scanned(store)
+
+
+def test_a_benchmarks_rows_are_looked_for_without_their_golds_and_the_unparsable_are_told(place):
+    golds = [{"q": text(8), "g": "so #### 108"}, {"q": text(3), "g": "no gold"}, {"q": 7, "g": "#### 1"}, "{x"]
+    write(place / "bench.jsonl", golds)
+    sets = ["benchmarks.bench.answer=g", "benchmarks.bench.answer_pattern=#### (.*)"]
+    declared = recipe(place, "contamination", sets=sets)
+    run = Refresh(store_of(place), declared)
+    for step in run.steps:
+        run.run(step)
+    made = run.finish()
+    assert rejected(run.store)[text(3)] == ("contamination", "exact")
+    counts = {name: made.benchmarks[0][name] for name in ("rows", "without_gold", "unread")}
+    assert counts == {"rows": 2, "without_gold": 1, "unread": 2}
+    assert "2 rows unparsable and NOT looked for: " in run.remarks[0]
+    assert "1 rows of unparsable gold, looked for by their question; " in run.remarks[0]
+    assert "field 'q' holds a number" in run.remarks[0]
+    assert "benchmark  bench                       2 items" in describe_refresh(declared)
+    assert run.remarks[0].partition(": ")[2] in describe_refresh(declared)
+    card = (snapshots.folder_of(run.store, made.id) / "README.md").read_text()
+    assert f"{made.benchmarks[0]['hash']} | 2 | 1 | 2 |" in card
+
+
+def test_a_pinned_benchmark_of_another_version_is_refused(place):
+    right = curation.read_benchmark(recipe(place, "contamination").benchmarks[0])[1]["hash"]
+    refresh(store_of(place), recipe(place, "contamination", sets=[f"benchmarks.bench.hash={right}"]))
+    with pytest.raises(SourceError, match=rf"'bench' has hash {right}, and the recipe pins 00ff"):
+        refresh(store_of(place), recipe(place, "contamination", sets=["benchmarks.bench.hash='00ff'"]))
+
+
+def test_guessable_golds_need_no_model_and_their_bounds_are_the_recipes(place):
+    write(place / "sums.jsonl", [row(n) | ({"a": "5"} if n < 9 else {}) for n in range(12)])
+    sets = ["shortcut.guess_rows=10", "shortcut.guess_p=0.1"]
+    run = Refresh(store_of(place), without_model(recipe(place, "shortcut", "difficulty", sets=sets)))
+    assert run.steps == ("parse", "shortcut")
+    assert [run.run(step)["rows_out"] for step in run.steps] == [12, 3]
+    assert run.remarks == ["without a model, shortcut looks only for golds that can be guessed"]
+    for few in (["shortcut.guess_rows=13"], [*sets, "shortcut.guess_lift=0.9"], ["shortcut.guess_rows=10"]):
+        refresh(store_of(place), without_model(recipe(place, "shortcut", sets=few)))
+        assert kept(store_of(place)).height == (3 if few == ["shortcut.guess_rows=10"] else 12)
+
+
+def test_what_was_never_solved_goes_by_the_band_and_nothing_else(place, verifier):
+    engine = Oracle({0: 0, 1: 1, 2: 8})
+    sets = ["difficulty.band=[0.0, 1.0]", "difficulty.inclusive=high"]
+    refresh(store_of(place), recipe(place, "difficulty", sets=sets), engine=engine, verifier=verifier)
+    assert rejected(store_of(place)) == {text(0): ("difficulty", "too_hard")}
+
+
+def test_the_plans_most_is_the_most(place):
+    adaptive = recipe(place, "difficulty", sets=["difficulty.adaptive=true", "difficulty.max_samples=64"])
+    assert "384 samples at most, 0 recorded" in " ".join(describe_refresh(adaptive).split())
 
 
 def test_the_steps_can_be_run_one_by_one(place):

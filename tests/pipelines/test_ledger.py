@@ -1,5 +1,6 @@
 """The ledger over a store written by hand: a problem's way, and every kind of change between two snapshots."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -153,6 +154,20 @@ def test_a_later_finding_does_not_rewrite_the_snapshot(store):
     text = ledger.why(store, "stays")
     assert "snapshot one: kept" in text
     assert "  back_scan     rejected as ngram" in text
+
+
+def test_evidence_of_copies_and_benchmark_items_is_told_in_words(store):
+    hit = {"benchmark": "math500", "index": 11, "stage": "ngram", "score": 0.934, "text": "Find x " * 90}
+    also = {"benchmark": "exam", "index": 0, "stage": "exact", "score": 1.0, "text": "Find x"}
+    like = hit | {"stage": "near", "score": 0.6, "text": "Find y"}
+    decisions(store, "two", "duplicates", stays="!near_duplicate " + json.dumps({"kept": "goes", "similarity": 0.857}))
+    decisions(store, "two", "contamination", goes="!ngram " + json.dumps(hit | {"also": [also]}), new=json.dumps(like))
+    decisions(store, "two", "odd", rate='{"x": 1}')
+    assert "rejected as near_duplicate: a copy of goes, similarity 86%" in ledger.why(store, "stays")
+    words = "is item 12 of math500 (ngram, 93% of its windows) and item 1 of exam (exact); the first reads: Find x"
+    assert words in ledger.why(store, "goes")
+    assert "kept: resembles item 12 of math500 (near, 60% alike)" in ledger.why(store, "new")
+    assert 'kept: {"x": 1}' in ledger.why(store, "rate")
 
 
 def test_ids_that_are_unknown_or_ambiguous(store):

@@ -94,7 +94,7 @@ def test_the_card_tells_where_it_comes_from(store):
     hits = pl.DataFrame([("old-1", "p", "ngram", None)], schema=NO_HITS.schema, orient="row")
     text = snapshots.card(replace(made(), parent="old-1"), kept(), rejected(), hits)
     assert "| difficulty | 4 | 2 | too_hard 1, too_easy 1 |" in text
-    assert f"| math500 | v1 | {'0' * 64} | 500 |" in text
+    assert f"| math500 | v1 | {'0' * 64} | 500 | 0 | 0 |" in text
     assert "/home/me" not in text
     assert "after snapshot old-1" in text
     recipe = json.loads(text.split("```json\n")[1].split("```")[0])
