@@ -53,7 +53,7 @@ class _Pair(NamedTuple):
     taken: int
 
 
-def compare_pass_at_k(correct_a: Correctness, correct_b: Correctness, ks: Iterable[int], *,
+def compare_pass_at_k(correct_a: Correctness, correct_b: Correctness, ks: Iterable[int], *, up_to: int | None = None,
                       confidence: float = 0.95, replicates: int = 10_000, seed: int = 0) -> pl.DataFrame:
     """pass@k of both on the same items, the paired difference a - b with its interval, and the crossing.
 
@@ -61,14 +61,15 @@ def compare_pass_at_k(correct_a: Correctness, correct_b: Correctness, ks: Iterab
         correct_a, correct_b: one row of 0/1 an item, in the same order of items; None or nan is an unscored
             sample and counts nowhere. Or a tuple (n, c) of counts an item.
         ks: each at most the samples taken of every item.
+        up_to: where to look for the crossing; the largest of `ks` when None.
 
     Returns:
         `k, items, a, a_low, a_high, b, b_low, b_high, difference, low, high, mdd, p, crossing, crossing_low,
-        crossing_high`, shares. `items` are those with k scored samples in both. `low` and `high` are
+        crossing_high, up_to`, shares. `items` are those with k scored samples in both. `low` and `high` are
         percentiles over resampled items; where no item differs, Wilson's bound on the share of items that
         would. `mdd` is the true difference these items would show in four cases of five; null without spread.
         `p` is McNemar's exact one where every item is a single draw of each (all 0 or 1), else null.
-        The crossing, looked for up to the largest k, is the same in every row: see `Crossing`.
+        The crossing, looked for at all k up to `up_to`, is the same in every row: see `Crossing`.
 
     Raises:
         ValueError: other numbers of items, a k above the samples taken, or no item with k scored samples.
@@ -78,11 +79,12 @@ def compare_pass_at_k(correct_a: Correctness, correct_b: Correctness, ks: Iterab
     rows, index, weight = _distinct(pair)
     a, b = _table(rows[:, 0], rows[:, 1], ks), _table(rows[:, 2], rows[:, 3], ks)
     low, high = _difference_interval(a - b, weight, confidence, replicates, seed)
-    cross = crossing(correct_a, correct_b, max(ks), confidence=confidence, replicates=replicates, seed=seed)
+    most = max(ks) if up_to is None else up_to
+    cross = crossing(correct_a, correct_b, most, confidence=confidence, replicates=replicates, seed=seed)
     out = [{"k": k, **_row(a[index, i], b[index, i], (float(low[i]), float(high[i])), confidence)}
            for i, k in enumerate(ks)]  # fmt: skip
     named = [pl.lit(value, pl.Int64).alias(name)
-             for name, value in zip(("crossing", "crossing_low", "crossing_high"), cross)]
+             for name, value in zip(("crossing", "crossing_low", "crossing_high", "up_to"), (*cross, most))]
     return pl.DataFrame(out).with_columns(pl.selectors.float().fill_nan(None)).with_columns(named)
 
 
@@ -172,7 +174,8 @@ def _detectable(row: dict[str, Any]) -> str:
 
 def crossed(compared: pl.DataFrame) -> str:
     """Where the curves cross, with the interval, or that they do not."""
-    row, most = compared.row(-1, named=True), max(compared["k"].to_list())
+    row = compared.row(-1, named=True)
+    most = row.get("up_to") or max(compared["k"].to_list())  # results of earlier versions lack it
     if row["crossing"] is None:
         return f"no crossing up to {most:,}"
     low, high = (f"{end:,}" if end else other for end, other in (

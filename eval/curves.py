@@ -2,10 +2,11 @@
 
 A frame of items has one row a benchmark, model and item: `benchmark, model, item`; of `taken` samples `n` are scored
 and `c` correct; lists of one entry a sample, each null where unknown: `correct` (null in it: unscored), `answers`
-(equal ones are one class, null: none) and `scores`.
+(equal ones are one class, null: none) and `scores`. Samples without a verdict are in no estimate.
 """
 
 from collections.abc import Callable, Iterable
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,47 +17,80 @@ from assay.eval.intervals import share_mean
 from assay.eval.pass_at_k import pass_at_k
 from assay.eval.voting import best_of_k, majority_at_k, merge_correct
 
-__all__ = ["ITEMS", "Comparison", "compare", "curves", "headline"]
+__all__ = ["ITEMS", "Comparison", "NothingInCommon", "compare", "curves", "doubling", "headline", "partial", "reach"]
 
 ITEMS: dict[str, Any] = {
     "benchmark": pl.String, "model": pl.String, "item": pl.String, "taken": pl.Int64, "n": pl.Int64, "c": pl.Int64,
     "correct": pl.List(pl.Boolean), "answers": pl.List(pl.String), "scores": pl.List(pl.Float64)}  # fmt: skip
 CURVES: dict[str, Any] = {
     "benchmark": pl.String, "model": pl.String, "metric": pl.String, "k": pl.Int64, "estimate": pl.Float64,
-    "low": pl.Float64, "high": pl.Float64, "items": pl.Int64}  # fmt: skip
-KIND = ["benchmark", "model", "metric"]
+    "low": pl.Float64, "high": pl.Float64, "items": pl.Int64, "of": pl.Int64}  # fmt: skip
+NEARLY = 0.95  # of the items must have k scored samples: hard items lack some first, and without them pass@k flatters
+WHOLE = pl.col("items") >= NEARLY * pl.col("of")
+
+
+def doubling(n: int) -> list[int]:
+    """1, 2, 4, ... up to n, and n."""
+    return sorted({*(2**i for i in range(n.bit_length())), n})
+
+
+def reach(n: pl.Series) -> int:
+    """The largest k that nearly all items with a scored sample allow; 0 where none has one."""
+    scored = n.filter(n > 0).sort(descending=True)
+    return int(scored[ceil(NEARLY * len(scored)) - 1]) if len(scored) else 0
 
 
 def curves(items: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> pl.DataFrame:
     """The three estimates at every k, with their intervals over items.
 
-    pass@k and best-of-k are over items with k scored samples, which alone count; a vote is over items with k samples of
-    which every answered one is scored. Correct answers vote together; an answer both right and wrong has no vote.
+    All are over items with k scored samples, which alone count. Correct answers vote together; an item with an answer
+    both right and wrong has no vote. A scored sample without an answer takes a place in the vote and never wins.
 
     Returns:
-        `benchmark, model, metric (pass@k, maj@k, best-of-k), k, estimate, low, high, items`; a k that no item allows is
-        left out.
+        `benchmark, model, metric (pass@k, maj@k, best-of-k), k, estimate, low, high, items, of`: `items` of the `of`
+        that have a value at k = 1; a k that no item allows is left out.
     """
     rows, ks = [], list(ks)
     for names, part in items.group_by(["benchmark", "model"], maintain_order=True):
         for metric, values in METRICS.items():
+            of = len(values(part, 1))
             for k, found in ((k, values(part, k)) for k in ks):
                 if found:
                     mean = share_mean(found, confidence)
-                    rows.append((*names, metric, k, mean.estimate, mean.low, mean.high, mean.items))
+                    rows.append((*names, metric, k, mean.estimate, mean.low, mean.high, mean.items, of))
     return pl.DataFrame(rows, schema=CURVES, orient="row").with_columns(pl.col("low", "high").fill_nan(None))
 
 
 def headline(found: pl.DataFrame) -> pl.DataFrame:
-    """pass@1, and pass@k and maj@k at the largest k: `metric, model, value, low, high`, of rows of `curves`.
+    """pass@1, and pass@k and maj@k at the largest k that nearly all items of every model allow, of rows of `curves`.
 
-    Metrics are named by benchmark where there are several.
+    A power of two where there is one, as k is reported elsewhere: of 10 samples pass@8.
+
+    Returns:
+        `metric, model, value, low, high`; metrics are named by benchmark where there are several.
     """
-    first, last = (pl.col("k") == 1) & (pl.col("metric") == "pass@k"), pl.col("k") == pl.col("k").max().over(KIND)
-    rows = found.filter(pl.col("metric") != "best-of-k").filter(first | last)
-    several = pl.format("{} ", "benchmark") if rows["benchmark"].n_unique() > 1 else pl.lit("")
+    of, models = ["benchmark", "metric"], pl.col("model").n_unique()
+    rows = found.with_columns(every=models.over(of)).filter(pl.col("metric") != "best-of-k")
+    rows = rows.filter(WHOLE) if "of" in found.columns else rows  # results of earlier versions lack it
+    rows = rows.filter(models.over(*of, "k") == pl.col("every"))
+    usual = pl.when((pl.col("k") > 1) & (pl.col("k") & (pl.col("k") - 1) == 0)).then("k")
+    last = pl.col("k") == pl.coalesce(usual.max().over(of), pl.col("k").max().over(of))
+    rows = rows.filter((pl.col("k") == 1) & (pl.col("metric") == "pass@k") | last)
+    several = pl.format("{} ", "benchmark") if found["benchmark"].n_unique() > 1 else pl.lit("")
     metric = pl.concat_str(several, pl.col("metric").str.head(-1), pl.col("k"))
     return rows.select(metric.alias("metric"), "model", "low", "high", value="estimate")
+
+
+def partial(found: pl.DataFrame) -> list[str]:
+    """What of rows of `curves` is over a part of the items only, in words."""
+    return [f"{benchmark}, {model}: pass@{k:,} is over the {items:,} of {of:,} items that have so many scored samples, "
+            "and no headline figure"
+            for benchmark, model, k, items, of in found.filter(~WHOLE, metric="pass@k").select(
+                "benchmark", "model", "k", "items", "of").iter_rows()]  # fmt: skip
+
+
+class NothingInCommon(ValueError):
+    """Two models have no item whose samples can be compared."""
 
 
 class Comparison(NamedTuple):
@@ -69,24 +103,27 @@ class Comparison(NamedTuple):
 def compare(items: pl.DataFrame, model: str, base: str, ks: Iterable[int]) -> Comparison:
     """Paired differences model - base at every k, and the four-way table (`cell` names it), by benchmark.
 
-    A k is left out where an item has fewer samples, or none has so many scored in both.
+    A k is left out where an item has fewer samples, or more than a few have fewer scored in both. The crossing is
+    looked for at every k up to the largest that is not, whichever are asked.
 
     Raises:
-        ValueError: no common items with scored samples in both, or no k that they allow.
+        NothingInCommon: no common items with scored samples in both, or no k that they allow.
     """
     key, named = ["benchmark", "item"], {"model": model, "base": base}
     joined = items.filter(model=model).join(items.filter(model=base), on=key, suffix="_b", maintain_order="left")
+    joined = joined.filter(pl.col("n") > 0, pl.col("n_b") > 0)
     differences, tables = [], []
     for (benchmark,), part in joined.group_by(["benchmark"], maintain_order=True):
-        most = np.minimum(part["n"], part["n_b"]).max(), part["taken"].min(), part["taken_b"].min()
-        if fitting := [k for k in ks if k <= min(most)]:
+        taken = part.select(pl.min_horizontal("taken", "taken_b").min()).item()
+        most = min(taken, reach(part.select(pl.min_horizontal("n", "n_b")).to_series()))
+        if fitting := [k for k in ks if k <= most]:
             left, right = _correctness(part, ""), _correctness(part, "_b")
             who = [pl.lit(text).alias(name) for name, text in {"benchmark": benchmark, **named}.items()]
-            differences.append(compare_pass_at_k(left, right, fitting).select(*who, pl.all()))
+            differences.append(compare_pass_at_k(left, right, fitting, up_to=most).select(*who, pl.all()))
             cell = pl.col("solved_by").replace({"a_only": f"{model} only", "b_only": f"{base} only"})
             tables.append(four_way(left, right).select(*who, cell.alias("cell"), pl.all()))
     if not differences:
-        raise ValueError(f"{model} and {base}: no item in common that has the samples; nothing to compare.")
+        raise NothingInCommon(f"{model} and {base}: no item in common that has the samples; nothing to compare.")
     return Comparison(pl.concat(differences), pl.concat(tables))
 
 
@@ -103,11 +140,14 @@ def _passes(part: pl.DataFrame, k: int) -> list[float]:
 
 def _votes(part: pl.DataFrame, k: int) -> list[float]:
     found: list[float] = []
-    for answers, correct in part.filter(pl.col("taken") >= k).select("answers", "correct").drop_nulls().iter_rows():
-        labels = merge_correct([a or None for a in answers], correct)
-        verdicts = {(label, flag) for label, flag in zip(labels, correct) if label is not None}
-        if len(verdicts) == len(dict(verdicts)) and None not in dict(verdicts).values():
-            found.append(majority_at_k(labels, [bool(f) for f in correct], k))
+    for seed, row in enumerate(part.select("answers", "correct").drop_nulls().iter_rows()):
+        scored = [(answer or None, flag) for answer, flag in zip(*row) if flag is not None]
+        if len(scored) >= k:
+            answers, flags = zip(*scored)
+            labels = merge_correct(answers, flags)
+            verdicts = {(label, flag) for label, flag in zip(labels, flags) if label is not None}
+            if len(verdicts) == len(dict(verdicts)):
+                found.append(majority_at_k(labels, flags, k, seed=seed))  # of its own: errors must not add up
     return found
 
 

@@ -39,9 +39,11 @@ def table(teacher: pl.DataFrame, before: pl.DataFrame, after: pl.DataFrame, *, t
         not trained on, and the whole interval of the gain is below 0.
 
     Raises:
-        ValueError: columns or items are missing, an item appears twice, or k exceeds an item's samples.
+        ValueError: columns or items are missing, an item appears twice, k exceeds an item's samples, or no items.
     """
     joined = _joined(before, after, k).join(_rates(teacher, "teacher", k), on=KEY, how="left")
+    if joined.is_empty():
+        raise ValueError("before and after have no item: there is nothing to compare.")
     rows = []
     for (task,), part in joined.group_by(["task"], maintain_order=True):
         row = {"task": task, "trained": task in trained, "items": part.height}

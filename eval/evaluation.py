@@ -15,21 +15,17 @@ import polars as pl
 
 from assay.eval.curves import ITEMS, curves
 from assay.pipelines import generate
+from assay.pipelines.prompts import opens_thinking
 
 if TYPE_CHECKING:
     from assay.pipelines.engines import Engine, Sampling
     from assay.pipelines.store import Store
     from assay.pipelines.verify import Policy, Verifier
 
-__all__ = ["Evaluation", "evaluate", "powers_of_two"]
+__all__ = ["Evaluation", "evaluate"]
 
 STATUSES = ("correct", "wrong", "truncated", "unverifiable", "timeout")
 SCORED, RIGHT = pl.col("status").is_in(["correct", "wrong"]), pl.col("status") == "correct"
-
-
-def powers_of_two(n: int) -> list[int]:
-    """1, 2, 4, ... up to n."""
-    return [2**i for i in range(n.bit_length())]
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,8 @@ def evaluate(store: Store, engine: Engine, verifier: Verifier, problems: pl.Data
     """
     rows = generate.sample(store, engine, problems, mode=mode, samples=n, sampling=sampling, seed=seed,
                            instruction=instruction, progress=progress)  # fmt: skip
-    verdicts = generate.grade(store, verifier, problems, rows, policy)
+    opened = opens_thinking(engine.tokenizer, mode)
+    verdicts = generate.grade(store, verifier, problems, rows, policy, opened)
     columns = {"tokens": pl.col("token_ids").list.len(), "score": pl.col("logprobs").list.mean().cast(pl.Float64)}
     joined = (
         rows.select("key", "problem_id", "sample", "text", **columns)

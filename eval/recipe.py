@@ -70,7 +70,7 @@ class Budgets(Section):
 
 
 class EvaluateRecipe(Section):
-    """Models by benchmarks, n samples an item, pass@k for every power of two up to n."""
+    """Models by benchmarks, n samples an item, pass@k for every power of two up to n, and n."""
 
     name: str
     """Of the evaluation; its folder is made of it and the time."""

@@ -30,6 +30,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "scores": ("pred_score", "pred_scores", "rm_score", "rm_scores", "reward", "rewards", "score", "scores"),
     "answers": ("extracted", "pred", "preds", "prediction", "predictions", "answers"),
     "model": ("model", "model_name", "run"),
+    "benchmark": ("benchmark", "benchmark_name", "dataset", "dataset_name", "data_source"),
 }
 WORDS = {"correct": True, "passed": True, "pass": True, "true": True, "wrong": False, "incorrect": False,
          "failed": False, "fail": False, "false": False, "unverifiable": None, "timeout": None,
@@ -47,8 +48,8 @@ def read(path: str | Path, columns: Mapping[str, str] | None = None,
         samples: n of every item, where only c was recorded, or a share of them (per cent where one exceeds 1).
 
     Returns:
-        A frame of items as `curves` describes it. The benchmark is the file's name, and the model too where no column
-        tells models apart.
+        A frame of items as `curves` describes it. Where no column tells benchmarks or models apart, the file's name is
+        theirs.
 
     Raises:
         SourceError: no file, no readable rows, no verdicts in any column, or contradictory ones.
@@ -61,6 +62,9 @@ def read(path: str | Path, columns: Mapping[str, str] | None = None,
     for rows in _tables(path):
         try:
             found = _items(rows, _roles(rows, named, samples), samples, path.stem)
+            for role in {"answers", "scores"} & set(named):
+                if all(row[role] is None for row in found):
+                    raise ValueError(f"{role}={named[role]} cannot be used: no item has one entry a sample in it.")
         except ValueError as error:
             faults.append(str(error))
             continue
@@ -78,13 +82,21 @@ def _tables(path: Path) -> Iterator[list[Row]]:
         if path.suffix == ".parquet":
             data: object = pl.read_parquet(path).to_dicts()
         elif path.suffix == ".jsonl":
-            data = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: texts may hold U+2028
+            data = [_json(line, i) for i, line in enumerate(lines, 1) if line.strip()]
         else:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, pl.exceptions.PolarsError) as error:
         raise SourceError(f"{path}: not readable as {path.suffix or 'JSON'}: {error}") from error
     for part in [data, *(data.values() if isinstance(data, dict) else ())]:
         yield from _inside(part)
+
+
+def _json(line: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number}: {error.msg} (column {error.colno}) in {line.strip()[:60]!r}") from error
 
 
 def _inside(data: object) -> Iterator[list[Row]]:
@@ -105,11 +117,13 @@ def _inside(data: object) -> Iterator[list[Row]]:
 
 def _roles(rows: list[Row], named: dict[str, str], samples: int | None) -> dict[str, str]:
     """Role -> column: the named ones, then the first column of a role's names whose values fit it."""
-    if not rows:
-        raise ValueError("it holds no rows")
-    have = {_fold(column): column for column in rows[0]}
-    if lacking := [column for column in named.values() if column not in rows[0]]:
-        raise ValueError(f"no column {', '.join(lacking)}; it has {', '.join(rows[0])}.")
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    have = {_fold(column): column for column in reversed(columns)}
+    if lacking := [column for column in named.values() if column not in columns]:
+        raise ValueError(f"no column {', '.join(lacking)}; it has {', '.join(columns)}.")
+    if unfit := next((role for role, column in named.items() if not _fits(role, rows, column)), None):
+        value = next(row[named[unfit]] for row in rows if row.get(named[unfit]) is not None)
+        raise ValueError(f"{unfit}={named[unfit]} cannot be used: it holds values such as {value!r}.")
     found = dict(named)
     for role, names in ROLES.items():
         fits = [have[_fold(name)] for name in names if _fold(name) in have]
@@ -117,26 +131,40 @@ def _roles(rows: list[Row], named: dict[str, str], samples: int | None) -> dict[
         needs_n = role == "c" or (role == "rate" and "c" not in found)
         if role not in found and fits and not (needs_n and "n" not in found and not samples):
             found[role] = fits[0]
-    if "c" in found:
-        found.pop("rate", None)
+    if "c" in found and "rate" in found:
+        del found["c" if "rate" in named and "c" not in named else "rate"]
     counted = ("c" in found or "rate" in found) and ("n" in found or samples)
-    if counted and "correct" in found and not isinstance(rows[0][found["correct"]], list):
-        del found["correct"]  # counts say more than a single verdict beside them
+    lists = "correct" in found and any(isinstance(row.get(found["correct"]), list) for row in rows)
+    if counted and "correct" not in named and (not lists or {"n", "c", "rate"} & set(named)):
+        found.pop("correct", None)  # counts say more than a single verdict beside them
     if "correct" not in found and not counted:
-        raise ValueError(f"no verdicts in the columns {', '.join(rows[0])}; name the column that holds them "
+        raise ValueError(f"no verdicts in the columns {', '.join(columns)}; name the column that holds them "
                          "(correct=...), or two with counts (n=..., c=...), or c or rate, with --samples.")
-    return found
+    return _used(found, named)
+
+
+def _used(found: dict[str, str], named: dict[str, str]) -> dict[str, str]:
+    """The roles that are read beside verdicts, or beside counts.
+
+    Raises:
+        ValueError: one that was named is not.
+    """
+    of, unused = ("verdicts", ("n", "c", "rate")) if "correct" in found else ("counts", ("scores", "answers"))
+    if idle := [role for role in named if role in unused or role not in found]:
+        told = ", ".join(f"{role}={named[role]}" for role in idle)
+        raise ValueError(f"{told} cannot be used: {of} are read, from {found.get('correct') or found.get('c')}.")
+    return {role: column for role, column in found.items() if role not in unused}
 
 
 def _fits(role: str, rows: list[Row], column: str) -> bool:
-    """Whether the values can play the role; the first hundred rows decide."""
-    values: list[Any] = [row.get(column) for row in rows[:100]]
-    if role in ("item", "model"):
+    """Whether the values can play the role; the first hundred that are not null decide."""
+    values: list[Any] = [value for row in rows if (value := row.get(column)) is not None][:100]
+    if role in ("item", "model", "benchmark"):
         return not any(isinstance(value, (list, dict)) for value in values)
     if role == "rate":
-        return all(_is_number(value) and 0 <= value <= 100 for value in values)
+        return bool(values) and all(_is_number(value) and 0 <= value <= 100 for value in values)
     if role in ("n", "c"):
-        return all(_is_number(value) and value % 1 == 0 for value in values)
+        return bool(values) and all(_is_number(value) and value % 1 == 0 for value in values)
     try:
         _ = [READ[role](entry) for value in values for entry in _listed(value)]
     except ValueError:
@@ -146,30 +174,38 @@ def _fits(role: str, rows: list[Row], column: str) -> bool:
 
 def _items(rows: list[Row], roles: dict[str, str], samples: int | None, file: str) -> list[Row]:
     """One row an item: rows with lists or counts as they are, single verdicts gathered."""
-    merged: dict[tuple[str, str], Row] = {}
-    whole = 100 if "rate" in roles and max(row[roles["rate"]] for row in rows) > 1 else 1
+    merged: dict[tuple[str, str, str], Row] = {}
+    rates = [row.get(roles.get("rate", "")) for row in rows]
+    whole = 100 if any(isinstance(rate, (int, float)) and rate > 1 for rate in rates) else 1
     for i, row in enumerate(rows):
         get: Row = {role: row.get(column) for role, column in roles.items()}
-        model, item = str(get.get("model", file)), str(get.get("item", i))
+        if "item" in roles and get["item"] is None:
+            raise ValueError(f"row {i + 1} has no {roles['item']}; every row must name its item, or none.")
+        benchmark, model = (str(file if get.get(role) is None else get[role]) for role in ("benchmark", "model"))
+        item = str(get.get("item", i))
         new = _lists(get) if "correct" in get else _counts(get, samples, whole)
-        old = merged.setdefault((model, item), new)
+        old = merged.setdefault((benchmark, model, item), new)
         if old is new or ("correct" not in roles and old == new):
             continue
         if "correct" not in roles or isinstance(get["correct"], list):
             raise ValueError(f"item {item} is recorded twice, differently; name the column that tells the "
-                             "recordings apart (model=...).")  # fmt: skip
+                             "recordings apart (model=... or benchmark=...).")  # fmt: skip
         for part in READ:
             if old[part] is None or new[part] is None:
                 old[part] = None
             else:
                 old[part].extend(new[part])
-    return [{"benchmark": file, "model": model, "item": item, **_counted(row)}
-            for (model, item), row in merged.items()]  # fmt: skip
+    return [{"benchmark": benchmark, "model": model, "item": item, **_counted(row)}
+            for (benchmark, model, item), row in merged.items()]  # fmt: skip
 
 
 def _counts(get: Row, samples: int | None, whole: int) -> Row:
-    n = samples if samples is not None else int(get["n"])
-    c = get["rate"] / whole * n if "rate" in get else get["c"]
+    n, c = samples if samples is not None else get["n"], get["rate"] if "rate" in get else get["c"]
+    if n is None or c is None:
+        return {"taken": int(n or 0), "n": 0, "c": 0} | dict.fromkeys(READ)  # nobody knows: without a verdict
+    if not (_is_number(n) and _is_number(c)):
+        raise ValueError(f"{c!r} of {n!r}: no counts; name columns of numbers.")
+    n, c = int(n), c / whole * n if "rate" in get else c
     if abs(c - round(c)) > 0.01:
         raise ValueError(f"a share of {c / n:g} of {n} samples is no whole number; give the right number of samples.")
     if not 0 <= c <= n:

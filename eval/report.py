@@ -158,9 +158,11 @@ def cards(summary: Mapping[str, Any]) -> list[Card]:
         base = (evaluation.get("base") or {}).get(metric)
         value, _, interval = percent(evaluation["trained"][metric]).partition(" ")
         found.append(Card(f"{metric}, trained", value, interval + (f"\nbase {percent(base)}" if base else "")))
-    if change := evaluation.get("difference_pass@1"):
+    single = {"": change} if (change := evaluation.get("difference_pass@1")) else {}
+    for benchmark, change in (single or evaluation.get("differences_pass@1") or {}).items():
         value, _, interval = points(**change).partition(" ")
-        found.append(Card("Change of pass@1", f"{value} points", f"{interval}, paired"))
+        label = f"{benchmark}: change of pass@1" if benchmark else "Change of pass@1"
+        found.append(Card(label, f"{value} points", f"{interval}, paired"))
     if (rows := summary.get("curation")) and rows.get("rows_in"):
         note = f"{rows['rows_out'] / rows['rows_in']:.1%} of {rows['rows_in']:,} rows"
         found.append(Card("Problems curated", f"{rows['rows_out']:,}", note))
@@ -267,6 +269,7 @@ def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
         figures=figures,
         cards=cards(data.summary or {}),
         checks=checks(data),
+        notes=((data.summary or {}).get("evaluation") or {}).get("notes") or [],
         comparisons=told(data.difference),
         problems=problems,
         samples_note=note,

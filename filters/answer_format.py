@@ -24,7 +24,8 @@ MAX_GOLD = 10_000  # characters of a gold that are read
 
 # A text that a rule below could name matches the rule's signs. (?-u:\b) keeps the engine's fast path on Chinese.
 LABEL_SIGNS = (  # of a letter, of a digit, of a Roman number, and of the signs that are labels by themselves
-    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}[.．)）:：、\]\-–—|]|(?m:^[ \t>*-]{{0,8}}[{}][ \t])|[0-9]{}[.．、]"
+    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}(?:[.．)）:：、，\]】\-–—|]|</|\\\)|\*\*)"
+    r"|(?m:^[ \t>*-]{{0,8}}[{}][ \t])|[0-9]{}[.．、]"
     r"|(?:^|[^A-Za-z0-9.])[{}]\s{{0,3}}[.．)）、:]|(?i:(?-u:\b){}\s{{0,3}}[.):）])|[{}]|circled"
 )
 HEADED = r"|(?i:choices|options|that apply)|选项|(?:Q|Question|Problem|Part|Task) ?[12]"
@@ -45,9 +46,9 @@ TEXT_SIGNS = "|".join(SIGNS.values())
 BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
 GOLD_SIGNS = (
     r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|(?:in)?(?:valid|correct)"
-    r"|wrong|right|q\.?e\.?d|see|proof|the |answer|option|choice)"
+    r"|[yn][^A-Za-z0-9]{0,3}$|wrong|right|q\.?e\.?d|see|proof|the |answer|option|choice)"
     r"|^[^A-Za-z0-9]{0,4}(?:text|math|box)"
-    r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
+    r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|^\W{0,4}[A-EＡ-Ｅ]\s?[).:、\]）．：】]|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
 )
 NUMBER = r"^[-+0-9\s.,/()$%]*[0-9][-+0-9\s.,/()$%]*$"  # a gold that is a value and nothing else
 
@@ -129,8 +130,8 @@ def _format(problem: str, answer: str, options: list[str | None] | None, signs: 
 
 BOOLEAN_GOLD = re.compile(rf"(?i)(?:{TRUTH})(?:\s*[,;.:，；。、!-]\s*(?:(?:{TRUTH})\s*[,;，；、.]?\s*)*|$)")
 BECAUSE = re.compile(
-    r"(?i)(?:yes|no|true|false)\b\s?"
-    r"(?:[,;.:]\s?[^\d?]*$|[,;.:]?\s?\(?\s?(?:because|since|as|it|they|this)\b)"
+    r"(?i)(?:yes|no|true|false|是的?|不是|不?对|不?正确|错误?|否|不?能|不?会|不?可以)\b\s?"
+    r"(?:[,;.:]\s?(?:[^\d?]*$|[^?]{0,80}[是能会有为])|[,;.:]?\s?\(?\s?(?:because|since|as|it|they|this)\b)"
 )
 TRUE_OR_FALSE = re.compile(
     r"(?i)\btrue\b\W{0,3}(?:T\W{1,2})?(?:or|/|and)?\W{0,3}false\b|\bT\s?(?:/|or)\s?F\b"
@@ -138,7 +139,7 @@ TRUE_OR_FALSE = re.compile(
     r"|判断(?:题|正误|对错|真假|下列|以下|[:,])|是否正确"
     r"|对的打|正确的打|打[“\"]?√|\([√×对错] ?[或/] ?[√×对错]\)"
 )
-LETTERS_TF = re.compile(r"(?i)(?:(?:[tf]|right|wrong)\b[\s,;]*)+")
+LETTERS_TF = re.compile(r"(?i)(?:(?:[tfyn]|right|wrong)\b[\s,;]*)+")
 YES_NO_QUESTION = re.compile(
     r"(?i)(?:^|[.!?:\n]\s{1,3})(?:is|are|was|were|does|do|did|can|could|will|has|have|must)\b"
     r"(?P<rest>[^?.!]{1,300})\?\s*$"
@@ -149,9 +150,16 @@ def _boolean_gold(gold: str, text: str) -> Finding | None:
     word = re.sub(r"\\(?:text|math)[a-z]*|[\\{}$\"'“”()*]", "", gold[:200]).strip()
     if BOOLEAN_GOLD.fullmatch(word) or BECAUSE.match(word):
         return "true_false", f'gold "{gold[:40]}"'
-    if LETTERS_TF.fullmatch(word) and TRUE_OR_FALSE.search(text):
+    if LETTERS_TF.fullmatch(word) and (TRUE_OR_FALSE.search(text) or _asks_yes_or_no(text)):
         return "true_false", f'gold "{gold[:40]}", wording "true or false"'
     return None
+
+
+def _asks_yes_or_no(text: str) -> str | None:
+    question = YES_NO_QUESTION.search(text[-400:])
+    if question and not re.search(r"(?i)\b(?:or|if so)\b", question["rest"]):
+        return f'question "{question[0].strip()[:60]}"'
+    return "question ends with 吗" if re.search(r"吗[?]?\s*$", text[-20:]) else None
 
 
 def _boolean_wording(text: str, gold: str, signs: bool) -> Finding | None:
@@ -159,11 +167,8 @@ def _boolean_wording(text: str, gold: str, signs: bool) -> Finding | None:
         return None
     if signs and (match := TRUE_OR_FALSE.search(text)):
         return "true_false", f'wording "{match[0]}"'
-    question = None if gold else YES_NO_QUESTION.search(text[-400:])
-    if question and not re.search(r"(?i)\b(?:or|if so)\b", question["rest"]):
-        return "true_false", f'question "{question[0].strip()[:60]}"'
-    asked = not gold and re.search(r"吗[?]?\s*$", text[-20:])
-    return ("true_false", "question ends with 吗") if asked else None
+    asked = None if gold else _asks_yes_or_no(text)
+    return ("true_false", asked) if asked else None
 
 
 # --- multiple choice ------------------------------------------------------------------------------
@@ -184,6 +189,11 @@ HEADING = re.compile(
     r"|\b(?:select|choose|check|mark) all that apply"
     r"|\\begin\{\w{0,8}choices\}"
 )
+BARE = re.compile(r"[$(]?-?\d[\d.,/]{0,20}[$)%]?[个只元]?")
+DATA = re.compile(
+    r"(?i)\b(?:these|following|each|below\W{0,3}$|numbers|values|data|list|scores|sequence)\b|下列|以下|各|数据"
+)
+STEM_ENDS = re.compile(r"(?i)(?:\b(?:is|are|equals?|be)|[=是为])\s{0,3}:?\s*$")
 TRIVIAL = re.compile(r"(?:[\s,;.:、，。；()\[\]$-]|and|or|与|和|或|及){0,12}")
 
 
@@ -214,11 +224,20 @@ def _is_choice(run: Run, text: str, gold: str) -> bool:
     if run.kind in ("letters", "lowercase"):
         sure = by_label and labels[0].isalpha()
         return sure or _gold_among(run, gold) or (len(run) > 2 and _looks_like_options(run, text, gold))
+    if (by_label and not labels[0].isascii()) or _offers_numbers(run, gold, by_label):
+        return True  # a gold ② names ②, whatever is counted
     if COUNTS.search(run.stem + run.tail) or not SELECTS.search(f"{run.tail[-60:]}\n{run.stem}"):
         return False
     if len(run) < 3:  # of two, a bare 2 is more often a value than a label
         return by_label and not labels[0].isdigit()
     return by_label or ((_gold_among(run, gold) or not gold) and not _asking(run))
+
+
+def _offers_numbers(run: Run, gold: str, by_label: bool) -> bool:
+    """Bare numbers after a question that is not about them, one of which the gold names or is."""
+    bare = len(run) > 2 and all(BARE.fullmatch(value) for value in run.values)
+    asked = bare and not DATA.search(run.stem) and (ASKS.search(run.stem) or STEM_ENDS.search(run.stem))
+    return bool(asked) and len(set(run.values)) == len(run) and (by_label or _gold_among(run, gold))
 
 
 def _is_naming(run: Run) -> bool:
@@ -229,7 +248,7 @@ def _is_naming(run: Run) -> bool:
 
 
 def _gold_among(run: Run, gold: str) -> bool:
-    return bool(gold) and loose(gold) in {loose(value) for value in run.values}
+    return bool(gold) and loose(value_of(gold)) in {loose(value) for value in run.values}
 
 
 def _asking(run: Run) -> bool:
@@ -424,7 +443,7 @@ def _opened(row: Mapping[str, Any]) -> tuple[str, str, str | None]:
 def _chosen(values: list[str], gold: str) -> str | None:
     """The one option that the gold names by its label or is equal to."""
     labels = named_labels(gold)
-    equal = [value for value in values if loose(value) == loose(gold)]
+    equal = [value for value in values if loose(value) == loose(value_of(gold))]
     if len(equal) == 1:
         return equal[0]
     if len(labels) == 1 and not labels[0].isdigit() and ordinal(labels[0]) <= len(values):
@@ -443,7 +462,7 @@ def _open_stem(stem: str) -> str:
             stem = before
         elif "____" in after:
             stem = f"{stem.rstrip()}$"
-    return stem.strip()
+    return re.sub(r"\n[ \t]*[>*•-]+$", "", stem.strip()).strip()
 
 
 def _stem_fault(stem: str) -> str | None:

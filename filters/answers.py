@@ -13,7 +13,7 @@ import polars as pl
 
 from assay.filters.options import MAX_CHARS, loose, named_labels, plain, runs
 
-__all__ = ["REASONS", "decide", "is_prose", "longest_read", "lost_options", "normalise_gold"]
+__all__ = ["REASONS", "decide", "gold_value", "is_prose", "longest_read", "lost_options", "normalise_gold"]
 
 REASONS = ("empty", "letter_without_options", "prose", "over_long", "several_golds", "stated_in_problem",
            "gold_unparsable")  # fmt: skip
@@ -171,13 +171,24 @@ CHOICE_WORDING = re.compile(
 )
 ARTICLE = re.compile(r"(?<![A-Za-z\\])A(?= [a-z])")
 
+LABELLED = re.compile(r"^[(\[]?([A-E])\s?[)\].:、](?=\s|\d)(?!\s{0,3}[A-Z]\b)")
+ASKS_LETTER = re.compile(
+    r"(?i)\b(?:which|what|whose|the|next|missing|capital)\s(?:\w+\s){0,2}(?:letters?|grade|vitamin|note)\b(?! to)"
+    r"|(?:哪|什么)个?(?:大写|小写)?字母"
+)
+HIGH_BASE = re.compile(  # in which letters are digits; the base of a triangle is none
+    r"(?i)\b(?:(?:in|to|into|from)\s(?:a\s)?base[\s$-]{0,4}|base-)(?:1[1-9]|[23]\d|eleven|twelve|thirteen|sixteen)\b"
+    r"|\bhex(?:adecimal)?\b|[0-9A-F]\}?_\{?(?:\\text\{)?(?:1[1-9]|[23]\d)\b|(?:1[1-9]|[23]\d|十[一二三四五六七八九])进制"
+)
+
 
 def lost_options(problem: str, gold: str) -> bool:
     """True where the gold is option letters, A to E, and the problem neither has options nor names them.
 
-    The vertex B of a triangle and vitamin C are named by the problem; the article A is not a name.
+    The vertex B of a triangle and vitamin C are named by the problem; the article A is not a name. Where a letter
+    is asked for, or is a digit, it is a value. "B. 5" is a letter, too, but D.N.E. is none.
     """
-    labels = named_labels(gold)
+    labels = named_labels(gold) or tuple(LABELLED.findall(gold[:200]))
     letters = "".join(labels)
     bare = letters.islower() and not re.search(r"\([a-e]\)", gold)
     if bare or not re.fullmatch("[A-E]{1,5}|[a-e]", letters):
@@ -185,6 +196,8 @@ def lost_options(problem: str, gold: str) -> bool:
     text = plain(problem[:MAX_CHARS])
     if CHOICE_WORDING.search(text):
         return not _with_labels(text, labels)
+    if ASKS_LETTER.search(text) or HIGH_BASE.search(text):
+        return False
     named = ARTICLE.sub(" ", text)
     return not any(re.search(rf"(?<![a-z\\]){label}(?![a-z])", named) for label in labels) and not runs(text)
 
@@ -218,6 +231,19 @@ def _number(text: str) -> Fraction | None:
     if not match or (match[2] and not int(match[2])):
         return None
     return Fraction(match[1]) / int(match[2] or 1)
+
+
+def gold_value(answer: str | None) -> str | Fraction | None:
+    """What golds of one value have in common: a number, however written, or loose text; None where there is none.
+
+    A gold of more than `MAX_GOLD` characters is a solution, in which a word more tells nothing.
+    """
+    gold = normalise_gold(answer)
+    if not gold or len(gold) > MAX_GOLD:
+        return None
+    text = loose(re.sub(r"\\[dt]?frac\s?\{?(\d+)\}?\s?\{?(\d+)\}?", r"\1/\2", gold))
+    number = _number(re.sub(r"^[a-z]=|%$|\\%$", "", text))
+    return text if number is None else number
 
 
 # --- the filter -----------------------------------------------------------------------------------

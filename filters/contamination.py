@@ -7,7 +7,7 @@ Stages, cheap before dear; a row's stage is the first that holds, for each bench
   1 / (items of the index that have it)³, so that a sentence or a formula of several items says next to nothing.
   Also an item too short for windows that the row equals or holds, and a row that is wholly a part of a longer item
   (a question, where the benchmark was indexed with its answers).
-* `number_variant`: the same with numbers masked, where the numbers differ.
+* `number_variant`: the same with numbers masked, where the numbers differ; where only words beside them do, `near`.
 * `near`: some windows agree and the sets of windows of `SMALL` symbols have a Jaccard similarity of `NEAR_JACCARD`.
 * `embedding`: a cosine similarity of `COSINE` between vectors that the caller computed, or of `APART` where the item is
   ahead of every other of its benchmark by `LEAD`: problems of one kind are like many items, a retold one like one.
@@ -34,7 +34,7 @@ import numpy as np
 import polars as pl
 
 from assay.filters.text import batches, fold
-from assay.filters.window_table import CLEAN, EMBEDDING, STAGES, Windows, salted, scan, windows
+from assay.filters.window_table import CLEAN, EMBEDDING, NEAR, NUMBER_VARIANT, STAGES, Windows, salted, scan, windows
 
 __all__ = ["SOFT", "STAGES", "BenchmarkIndex", "decide", "settle", "soft"]
 
@@ -69,6 +69,13 @@ def numbers(text: str) -> set[str]:
     """The numbers of a text, of those in words two to twelve; one is mostly an article."""
     found = (NUMBERS.get(word, word) for word in re.findall(r"\d+|[a-z]+", text.replace(",", "").lower()))
     return {word for word in found if word.isdecimal()}
+
+
+def same_numbers(text: str, other: str) -> bool:
+    """Whether the numbers in digits of the text with fewer stand in the other in the same order."""
+    fewer, more = sorted((re.findall(r"\d+", t.replace(",", "")) for t in (text, other)), key=len)
+    rest = iter(more)
+    return all(number in rest for number in fewer)
 
 
 class ItemNumbers:
@@ -153,6 +160,10 @@ class BenchmarkIndex:
         workers = os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, [range(SPAN * k, len(column), SPAN * workers) for k in range(workers)]))
+        for b, items in enumerate(self.texts.values()):
+            for row in np.flatnonzero(found[:, b, 0] == NUMBER_VARIANT):
+                if same_numbers(column[int(row)], items[found[row, b, 1]]):
+                    found[row, b, 0] = NEAR
         if vectors is not None:
             self._compare(column, unit(vectors, len(column), "texts"), cosine, found, score)
         return self._table(found, score)

@@ -4,18 +4,21 @@ A copy is exact when the folded texts (`filters/text.py`) and their numbers are 
 windows of `WINDOW` symbols of its `core` has a Jaccard similarity of the threshold with another row's; candidates come
 from MinHash with banding (Broder 1997; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, chapter 3), and each
 is verified on the sets themselves.
-Rows whose numbers or operators differ are different problems, however alike: "12+34-5" is not "12+34-6".
+Rows whose numbers or operators differ are different problems, however alike: "12+34-5" is not "12+34-6". So are near
+copies with golds that differ: "the maximum" is not "the minimum".
 """
 
 import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import numba
 import numpy as np
 import polars as pl
 
+from assay.filters.answers import gold_value
 from assay.filters.text import MAX_SYMBOLS, Folded, fold, whole_hashes, window_hashes
 
 __all__ = ["decide", "sources_of"]
@@ -162,7 +165,8 @@ def decide(problems: pl.DataFrame, threshold: float = 0.8, numbers: bool = True)
     """Drop copies and keep the first of each in the frame's order, so sort by preference before.
 
     Args:
-        problems: `id, problem`. A problem without letters or digits is kept: there is nothing to compare.
+        problems: `id, problem`, and `answer` where near copies with different golds shall both be kept. A problem
+            without letters or digits is kept: there is nothing to compare.
         threshold: the least Jaccard similarity of a near copy, above 0 to 1; at 1 only exact copies go.
         numbers: whether rows that differ in numbers or operators are different problems.
 
@@ -186,9 +190,35 @@ def decide(problems: pl.DataFrame, threshold: float = 0.8, numbers: bool = True)
     if threshold < 1 and len(rows):
         left, right = candidates(column[rows], group[rows], threshold, not numbers)
         alike = similarities(column[rows], left, right, not numbers) >= threshold
-        join(root, rows[left[alike]], rows[right[alike]])
+        left, right = rows[left[alike]], rows[right[alike]]
+        gold = golds(problems, left, right)
+        agree = (gold[left] == gold[right]) | (gold[left] == 0) | (gold[right] == 0)
+        join(root, left[agree], right[agree])
+        part(root, gold)
         near[rows] = root[rows] != rows
-    return decisions(problems, root, near[copy_of], not numbers)
+    return decisions(problems, root[copy_of], near[copy_of], not numbers)
+
+
+def golds(problems: pl.DataFrame, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """A number [n] for each gold of the rows in the pairs, equal where they are; 0 where there is none."""
+    out = np.zeros(problems.height, np.int64)
+    names: dict[str | Fraction | None, int] = {None: 0}
+    if "answer" in problems.columns:
+        rows = np.unique(np.concatenate([left, right]))
+        values = map(gold_value, problems["answer"].cast(pl.String)[rows])
+        out[rows] = [names.setdefault(value, len(names)) for value in values]
+    return out
+
+
+def part(root: np.ndarray, gold: np.ndarray) -> None:
+    """Split clusters that a row without a gold joined: one of another gold than the first is a cluster of its own."""
+    known = np.flatnonzero(gold)
+    cluster, first = np.unique(root[known], return_index=True)
+    leader = np.zeros_like(gold)
+    leader[cluster] = gold[known[first]]
+    other = known[gold[known] != leader[root[known]]]
+    _, place, own = np.unique(root[other] * (gold.max() + 1) + gold[other], return_index=True, return_inverse=True)
+    root[other] = other[place][own]
 
 
 def first_of(key: np.ndarray, comparable: np.ndarray) -> np.ndarray:

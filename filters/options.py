@@ -12,21 +12,28 @@ __all__ = ["Run", "loose", "named_labels", "runs", "value_of"]
 
 # Bounds that keep a hostile text cheap: longer texts are no problems or options, what follows is not read.
 MAX_CHARS, MAX_VALUE, MAX_RUNS = 100_000, 2_000, 5
-FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0xA0: 0x20}
+FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+FULL_WIDTH |= {0x3000: 0x20, 0xA0: 0x20, ord("【"): ord("["), ord("】"): ord("]")}
 # Blanked to as many spaces, so that offsets stay those of the text. \( \) go too: \(A\) is no label.
 MARKUP = re.compile(
     r"\\(?:text|math)(?:bf|rm|sf|it|tt|normal)?\s{0,3}\{|\\(?:bf|rm|sf)\b|\\q?quad\b|\\\\|\\[ ,;:!()\[\]]"
     r"|\*\*|\$|\\n(?=\W{0,3}[A-Ja-j][.):])|\\item\b|(?<=[A-Ja-j0-9.):\s])\}"
+)
+# A letter that markup alone sets off is a label before a value, \(A\) 4 or <b>A</b> 4, and a name before a word.
+SET_OFF = re.compile(
+    r"(?:\\\(|\$|\*\*|<(?:b|i|u|em|strong)>|\\(?:text|math)(?:bf|rm)?\{)([A-J])[.:)]?"
+    r"(?:\\\)|\$|\*\*|</\w{1,6}>|\})(?=\s{0,4}[-+]?(?:\d|\$\d|\\d?frac))"
 )
 CIRCLED = "①②③④⑤⑥⑦⑧⑨⑩"
 ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
 FREE = r"(?<![A-Za-z0-9\\_^'{(\[.])"  # what a label may follow: never a letter, as in P(A) or f(1)
 STYLES = {
     "letters": (
-        re.compile(r"(?<![A-Za-z0-9\\_^'])[(\[]\s{0,20}([A-Ja-j])\.?\s{0,20}[)\]]"),
+        re.compile(r"(?<![A-Za-z\\_^'])[(\[]\s{0,20}([A-J]|(?<!\d.)[a-j])\.?\s{0,20}[)\]]"),  # (A)4(B)5, not 4(b)
         re.compile(FREE + r"([A-Ja-j]) {0,2}[.、](?!\s{0,2}[A-J][.、])"),
         re.compile(FREE.replace("0-9", "") + r"([A-J])[.、](?![A-J][.、])"),  # A.7B.8C.9
         re.compile(FREE + r"([A-Ja-j]) {0,2}\)"),
+        re.compile(r"(?:(?m:^)|(?<=\s))([A-J]),(?=\s?[^\s,]{1,20}\s{0,9}(?:[B-J],|$))"),  # A，4 B，5
         re.compile(FREE + r"([A-Ja-j]) {0,2}:"),
         re.compile(r"(?m)^[ \t>*-]{0,8}([A-Ja-j])(?:[ \t]{0,3}[-–—|][ \t]{0,3}|[ \t]{1,4})(?=\S)"),
         re.compile(r"(?:^|[,;?:])\s?([A-J]) [-–—] (?=\S)"),
@@ -52,7 +59,7 @@ STYLES = {
 }
 # A run has a second label: one search spares the others in most texts.
 SECOND = {
-    "letters": re.compile(r"(?m)(?<![A-Za-z\\_^'])[Bb]\s{0,20}[.)\]:、|–—-]|^[ \t>*-]{0,8}[Bb][ \t]|[Ⓑⓑ]"),
+    "letters": re.compile(r"(?m)(?<![A-Za-z\\_^'])[Bb]\s{0,20}[.)\]:、,|–—-]|^[ \t>*-]{0,8}[Bb][ \t]|[Ⓑⓑ]"),
     "circled": re.compile(r"②|circled"),
     "digits": re.compile(r"(?<![\w^])2\s{0,3}[.)、]|⑵|(?:Q|Question|Problem|Part|Task) ?2"),
     "roman": re.compile(r"(?i)(?<![a-z0-9])ii\s{0,3}[.):]|[Ⅱⅱ]"),
@@ -105,7 +112,8 @@ def ordinal(label: str) -> int:
 def runs(problem: str) -> list[Run]:
     """The runs of two or more labels that start at the first one, longest first, at most five for a pattern."""
     text = plain(problem[:MAX_CHARS])
-    blank = MARKUP.sub(lambda match: " " * len(match[0]), text)
+    labels = SET_OFF.sub(lambda match: f"({match[1]:^{len(match[0]) - 2}})", text)
+    blank = MARKUP.sub(lambda match: " " * len(match[0]), labels)
     found = []
     for kind, patterns in STYLES.items():
         for pattern in patterns if SECOND[kind].search(blank) else ():
@@ -156,7 +164,10 @@ def _run(kind: str, text: str, blank: str, marks: list[_Mark]) -> Run:
 
 SPACING = r"(?:\\q?quad\b|\\[ ,;:!]|\\\\|\\hspace\{[^{}]{0,20}\}|\s|<br\s?/?>)"
 WRAPPER = r"\\(?:text|math)(?:bf|rm|sf|it|tt|normal)?\s{0,3}\{"  # of the next label
-EDGES = re.compile(rf"^(?:{SPACING}|[.:)}}、]|\*\*)+|(?:{SPACING}|{WRAPPER}|\\item|\b[Oo]ption|[;,；，。]|\*\*)+$")
+EDGES = re.compile(
+    rf"^(?:{SPACING}|[.:)}}、]|\*\*)+"
+    rf"|(?:{SPACING}|{WRAPPER}|\\item|\b[Oo]ption|[;,；，。]|\*\*|\n[ \t]{{0,8}}[>*•-]+)+$"
+)
 LABEL = re.compile(r"^\s{0,5}(?:\(\s?[A-J]\s?\)|[A-J]\s?[.):、])\s{0,5}(?=\S)")
 
 
@@ -197,8 +208,8 @@ def named_labels(gold: str) -> tuple[str, ...]:
         return ()
     found = tuple(NAME.findall(WORDS.sub(" ", match[1])))
     numbers = [_number(label) for label in found]
-    same_case = len({label.isupper() for label in found if label.isalpha()}) < 2
-    return found if same_case and numbers == sorted(set(numbers)) else ()
+    one_kind = len({(label.isalpha(), label.isupper()) for label in found}) == 1  # "B. 5" is a label and a value
+    return found if one_kind and numbers == sorted(set(numbers)) else ()
 
 
 def _number(label: str) -> int:

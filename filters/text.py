@@ -46,7 +46,7 @@ STOCK_WORDS = (
 DROPPED_WORDS = (
     "left right big bigg bigl bigr biggl biggr displaystyle textstyle mathrm mathbf mathbb mathcal mathsf "
     "mathit operatorname textbf textit textrm quad qquad limits nolimits hspace vspace hfill phantom "
-    "boldsymbol lbrace rbrace"
+    "boldsymbol lbrace rbrace nbsp amp quot"
 )
 
 REPLACED_WORDS = {
@@ -55,7 +55,7 @@ REPLACED_WORDS = {
     "ge": ">=", "neq": "/=", "ne": "/=", "ldots": "dots", "cdots": "dots", "dotsb": "dots", "dotsc": "dots",
     "langle": "<", "rangle": ">", "vert": "|", "lvert": "|", "rvert": "|", "mid": "|", "rightarrow": "to",
     "longrightarrow": "to", "varepsilon": "epsilon", "varphi": "phi", "emptyset": "varnothing", "degree": "circ",
-    "percent": "%", "pmod": "mod", "bmod": "mod", "overrightarrow": "vec",
+    "percent": "%", "lt": "<", "gt": ">", "pmod": "mod", "bmod": "mod", "overrightarrow": "vec",
 }  # fmt: skip
 
 SIGNS = {
@@ -131,6 +131,34 @@ def word_hash(word: str) -> int:
 
 # Font commands that run into what they set once a source has lost its backslashes and braces: "mathbfa".
 MARKUP_PREFIXES = tuple(np.uint64(word_hash("math" + font)) for font in ("bf", "rm", "bb", "it", "sf"))
+TAG_NAMES = "p br hr b i u s em strong span div font center sub sup ul ol li table tbody thead tr td th img a"
+TAGS = tuple(np.uint64(word_hash(name)) for name in TAG_NAMES.split())
+
+
+@numba.njit(nogil=True, cache=True)
+def tag_end(data, i, begin, stop):  # type: ignore[no-untyped-def]
+    """Where the HTML tag that opens at byte i ends, or i: x<y>z, a < b, and x<b>z after a letter are mathematics."""
+    one, name = np.uint64(1), np.uint64(0)
+    j = i + np.uint64(2 if i + one < stop and data[i + one] == 47 else 1)
+    while j < stop and 97 <= (data[j] | 32) <= 122:
+        name = name * np.uint64(131) + np.uint64(data[j] | 32)
+        j += one
+    if name not in TAGS:
+        return i
+    if j == i + np.uint64(2) and i > begin:  # a single letter
+        before = data[i - one] | np.uint8(32)
+        if 97 <= before <= 122 or 48 <= before <= 57:
+            return i
+    bare, quoted = True, False
+    for k in range(j, min(j + np.uint64(200), stop)):
+        byte = data[k]
+        if byte == 62:
+            return k + one if bare or quoted else i
+        if byte == 60 or (k == j and byte != 32 and byte != 47):
+            return i
+        bare &= byte == 32 or byte == 47
+        quoted |= byte == 34 or byte == 39
+    return i
 
 
 @cache
@@ -250,6 +278,13 @@ def fold_rows(data, at, tabs):  # type: ignore[no-untyped-def]
                     n_cuts += 1
                 continue
             else:
+                past = tag_end(data, i, begin, stop) if byte == 60 else i
+                if past > i:
+                    i = past
+                    if cuts[n_cuts - 1] != n - gap:
+                        cuts[n_cuts] = n - gap
+                        n_cuts += 1
+                    continue
                 before, after = i > begin and data[i - one] == byte, i + one < stop and data[i + one] == byte
                 if kind != 0 and not (kind == STAR and (before or after)):  # two stars are bold print
                     full[n] = core[n - gap] = byte

@@ -12,7 +12,7 @@ import numpy as np
 
 from assay.filters.text import MAX_SYMBOLS, Folded, whole_hashes, window_hashes
 
-__all__ = ["CLEAN", "EMBEDDING", "STAGES", "Windows", "salted", "scan", "windows"]
+__all__ = ["CLEAN", "EMBEDDING", "NEAR", "NUMBER_VARIANT", "STAGES", "Windows", "salted", "scan", "windows"]
 
 STAGES = ("exact", "ngram", "number_variant", "near", "embedding")
 EXACT, NGRAM, NUMBER_VARIANT, NEAR, EMBEDDING, CLEAN = range(6)

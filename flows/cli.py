@@ -52,17 +52,22 @@ def refresh(
     wait: Annotated[float, typer.Option(help="Seconds to wait for another refresh of the store.")] = 0.0,
 ) -> None:
     """Refresh a pool of problems: sources in, filters, a snapshot out, every decision in the ledger."""
+    from rich.markup import escape
+
     from assay.flows.console import Console
-    from assay.pipelines.recipe import read_refresh
+    from assay.pipelines.recipe import read_refresh, without_model
     from assay.pipelines.snapshot import folder_of
     from assay.pipelines.store import Store
 
-    loaded = read_refresh(recipe_path(recipe), sets or [], no_model)
-    console = Console()
+    whole, console = read_refresh(recipe_path(recipe), sets or []), Console()
+    loaded = without_model(whole) if no_model else whole
+    if left_out := [name for name in whole.ladder if name not in loaded.ladder]:
+        unfiltered = "" if loaded.ladder else ": no filter is left, every row that parses is kept"
+        console.say(f"  [yellow]note[/yellow]             --no-model leaves out {', '.join(left_out)}{unfiltered}")
     if dry_run:
         from assay.flows.plan import describe_refresh
 
-        console.say(describe_refresh(loaded))
+        console.say(escape(describe_refresh(loaded)))
         return
     from assay.flows.refresh import run_refresh
 
@@ -150,6 +155,9 @@ def report(
     from assay.eval.report import write_report
     from assay.flows.results import load, merge
 
+    if out.is_dir():
+        raise AssayError(f"--output {out}: a folder; give the file to write, such as {out / 'report.html'}.")
+    _folder(out.parent)
     page = write_report(merge([load(f) for f in results]), out.parent, title)
     page.rename(out)
     typer.echo(f"  report   {out}")
@@ -158,7 +166,7 @@ def report(
 @app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="JSONL, JSON or Parquet of somebody's recorded results.")],
-    ks: Annotated[str, typer.Option(help="Comma-separated.")] = "1,4,16",
+    ks: Annotated[str | None, typer.Option(help="Comma-separated; else powers of two that the file allows.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="role=column, where the names are unusual.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of every item, where only c or a rate is there.")] = None,
     against: Annotated[Path | None, typer.Option(help="A second file, to compare with.")] = None,
@@ -169,13 +177,19 @@ def replay(
     from assay.eval.comparison import told
     from assay.flows.replay import Replay
 
-    wanted = [int(k) for k in ks.split(",")]
-    found = Replay(file, dict(c.split("=", 1) for c in column or []), samples, against)
+    named, asked = _columns(column or []), _ks(ks) if ks is not None else None
+    if out is not None:
+        _folder(out)
+    found = Replay(file, named, samples, against)
+    wanted = asked or found.ks()
     typer.echo(found.described(found.statistics(wanted)))
     pair = between or ((found.models[0], found.models[-1]) if against else None)
     compared = found.between(pair[0], pair[1], wanted) if pair else None
     for it in told(compared.difference if compared else None):
-        typer.echo("\n  ".join([f"{it['model']} - {it['base']}", *it["lines"]]))
+        where = f"{it['benchmark']}: " * (found.items["benchmark"].n_unique() > 1)
+        typer.echo("\n  ".join([f"{where}{it['model']} - {it['base']}", *it["lines"]]))
+        if short := [f"{k:,}" for k in wanted if k not in {row["k"] for row in it["rows"]}]:
+            typer.echo(f"  k = {', '.join(short)}: too few items have so many scored samples in both; not compared")
     if out is not None:
         typer.echo(f"  report   {found.write(wanted, out, compared) / 'report.html'}")
 
@@ -189,15 +203,22 @@ def why(problem_id: Annotated[str, typer.Argument(help="Of a problem, or its beg
 
 
 @app.command()
-def diff(a: str, b: str, store: StoreOption) -> None:
-    """What came in, went out or moved between two snapshots, and why."""
+def diff(
+    a: str,
+    b: str,
+    store: StoreOption,
+    every: Annotated[bool, typer.Option("--all", help="Every problem, not the first 20 of each kind.")] = False,
+) -> None:
+    """What came in, went out or moved between two snapshots, and why: counted first, then problem by problem."""
     import polars as pl
 
     from assay.pipelines import ledger
 
+    found = ledger.diff(_store(store), a, b)
+    shown = found if every else found.group_by("change", maintain_order=True).head(20).select(found.columns)
+    more = f"\n{len(found) - len(shown):,} more problems; --all shows them" if len(shown) < len(found) else ""
     with pl.Config(tbl_rows=-1, fmt_str_lengths=60, tbl_hide_column_data_types=True, tbl_hide_dataframe_shape=True):
-        found = ledger.diff(_store(store), a, b)
-        typer.echo(f"{found}\n{ledger.changes(found)}" if len(found) else "no problem changed")
+        typer.echo(f"{ledger.changes(found)}\n{shown}{more}" if len(found) else "no problem changed")
 
 
 @app.command()
@@ -289,6 +310,28 @@ def recipe_path(name: str) -> Path:
     """The file of a recipe: a path, or the name of one in the package."""
     inside = Path(__file__).parent / "recipes" / f"{name}.toml"
     return inside if not Path(name).exists() and inside.is_file() else Path(name)
+
+
+def _ks(text: str) -> list[int]:
+    """Sample counts of a comma-separated list, ascending."""
+    strange = next((k for k in text.split(",") if not k.strip().isdecimal() or int(k) < 1), None)
+    if strange is not None:
+        raise AssayError(f"--ks {text}: {strange!r} is no number of samples; give whole numbers from 1, as in 1,4,16.")
+    return sorted({int(k) for k in text.split(",")})
+
+
+def _columns(pairs: list[str]) -> dict[str, str]:
+    if strange := next((pair for pair in pairs if "=" not in pair), None):
+        raise AssayError(f"--column {strange}: give role=column, as in --column correct={strange}.")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _folder(path: Path) -> None:
+    """Make the folder, or say why it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AssayError(f"--output: {path} cannot be a folder ({error.strerror}); give another one.") from error
 
 
 def _store(path: Path) -> Any:

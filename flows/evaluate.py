@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -11,7 +13,7 @@ import polars as pl
 
 from assay.eval import benchmarks, comparison, curves, distillation, thinking_budget
 from assay.eval.benchmarks import Items
-from assay.eval.evaluation import Evaluation, evaluate, powers_of_two
+from assay.eval.evaluation import Evaluation, evaluate
 from assay.eval.recipe import EvaluateRecipe, TrainingSet
 from assay.eval.report import ReportData
 from assay.flows.console import Console
@@ -49,30 +51,48 @@ class Results:
         pairs = [(name, base) for base in compared[:1] for name in [*compared[1:], *controls]]
         return pairs + [(name, control) for name in compared[1:][-1:] for control in controls]
 
-    def compare(self, ks: list[int]) -> list[curves.Comparison]:
-        """Of every pair."""
-        items = self._of_all(lambda e: e.items)
-        return [curves.compare(items, model, base, ks) for model, base in self.pairs()]
+    def compare(self, ks: list[int]) -> dict[tuple[str, str], curves.Comparison]:
+        """Of every pair that has an item with a verdict for both."""
+        items, found = self._of_all(lambda e: e.items), {}
+        for model, base in self.pairs():
+            with suppress(curves.NothingInCommon):
+                found[model, base] = curves.compare(items, model, base, ks)
+        return found
+
+    def missing(self, found: dict[tuple[str, str], curves.Comparison]) -> Iterator[str]:
+        """What has no figures for want of verdicts, in words."""
+        for e in self.evaluations.values():
+            silent = e.items.group_by("benchmark", maintain_order=True).agg(pl.col("n").sum()).filter(pl.col("n") == 0)
+            yield from (f"{benchmark}, {e.model}: no sample has a verdict" for benchmark in silent["benchmark"])
+        for model, base in self.pairs():
+            seen = found[model, base].difference["benchmark"].to_list() if (model, base) in found else []
+            for benchmark in self.evaluations[model].items["benchmark"].unique(maintain_order=True):
+                if benchmark not in seen:
+                    yield f"{benchmark}, {model} - {base}: no item has a verdict for both; not compared"
 
     def report(self, ks: list[int]) -> ReportData:
         """The report's frames, and in its summary the headline numbers of base and trained model."""
         compared, found = self.of("compared"), self.compare(ks)
         drawn = curves.curves(self._of_all(lambda e: e.items), ks)
         best = curves.headline(drawn)
-        summary: dict[str, Any] = {"controls": self.of("control")}
+        notes = [*self.missing(found), *curves.partial(drawn)]
+        summary: dict[str, Any] = {"controls": self.of("control"), "notes": notes}
         for name, model in zip(("base", "trained"), compared[:1] + compared[1:][-1:]):
             rows = best.filter(model=model).drop("model").to_dicts()
             summary[name] = {row.pop("metric"): row for row in rows}
-        trained = found[len(compared) - 2] if compared[1:] else None
+        trained = found.get((compared[-1], compared[0])) if compared[1:] else None
         if trained is not None:
-            first = trained.difference.row(0, named=True)
-            summary["difference_pass@1"] = {"value": first["difference"], "low": first["low"], "high": first["high"]}
+            first = trained.difference.filter(k=1).select("benchmark", "low", "high", value="difference")
+            changes = {row.pop("benchmark"): row for row in first.to_dicts()}
+            summary["differences_pass@1"] = changes
+            if len(self.items) == 1:  # of several benchmarks, none is the change
+                summary["difference_pass@1"] = next(iter(changes.values()), None)
         budgets = pl.concat(self.budgets) if self.budgets else None
         summary["budgets"] = [] if budgets is None else budgets.to_dicts()
         return ReportData(
             summary={"evaluation": summary}, curves=drawn, outcomes=self._of_all(lambda e: e.outcomes()),
             benchmarks=self._benchmarks(), budgets=budgets, samples=self._samples(), distillation=self._students(),
-            difference=pl.concat([c.difference for c in found]) if found else None,
+            difference=pl.concat([c.difference for c in found.values()]) if found else None,
             four_way=None if trained is None else trained.four_way)  # fmt: skip
 
     def _of_all(self, part: Any) -> pl.DataFrame:
@@ -110,7 +130,8 @@ class Results:
         about = pl.concat([i.frame for i in self.items]).select("problem", gold=gold, problem_id="id")
         read = chosen.join(rows.filter(pl.col("sample") < READ_SAMPLES), on="problem_id", maintain_order="left_right")
         return read.join(about, on="problem_id", maintain_order="left").select(
-            "problem_id", "problem", "gold", "model", "status", "reason", "tokens", completion="text", tags="benchmark")
+            "problem_id", "problem", "gold", "model", "status", "reason", "extracted", "tokens", completion="text",
+            tags="benchmark")  # fmt: skip
 
 
 def students(teacher: Evaluation, before: Evaluation, after: list[Evaluation], trained: Any = ()) -> pl.DataFrame:
@@ -124,6 +145,9 @@ def students(teacher: Evaluation, before: Evaluation, after: list[Evaluation], t
     for student in after:
         name = "student after" if len(after) == 1 else student.model
         scored = distillation.scored(*rates, student.items.rename({"benchmark": "task"}))
+        if any(part.is_empty() for part in scored[1:]):
+            frames.append(_accuracy(student, name))  # nothing to set it against
+            continue
         gained = distillation.table(*scored, trained=trained).drop(
             "teacher", "before", "after", "teacher_tokens", "before_tokens", "after_tokens")  # fmt: skip
         frames.append(_accuracy(student, name).join(gained, on="task", how="left"))
@@ -141,19 +165,23 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     """Evaluate every model of the recipe; returns the folder with `report.html`, `summary.json` and the numbers."""
     console = console or Console()
     store = Store.open(recipe.store, create=True)
-    results, ks = Results(recipe), powers_of_two(max(exam.samples or recipe.samples for exam in recipe.benchmarks))
+    results, each = Results(recipe), {exam.samples or recipe.samples for exam in recipe.benchmarks}
+    ks = sorted({k for n in each for k in curves.doubling(n)})
+    trained = None if recipe.training_set is None else _trained(recipe.training_set)  # a wrong path, before hours
     own = {"stop_text": _stop_text(recipe)} if recipe.budgets.procedure == "vllm" else {}
     with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype, **own) as pool, \
             verifier_of(recipe.judge) as verifier:  # fmt: skip
         for model in recipe.models:
             console.heading(f"Evaluate {model.name}")
             evaluate_model(recipe, model.name, pool.of(model), verifier, store, results, console)
-    if recipe.training_set is not None:
-        results.seen = benchmarks.contamination(results.items, _trained(recipe.training_set))
+    if trained is not None:
+        results.seen = benchmarks.contamination(results.items, trained)
         console.say("\n".join(_seen_line(row) for row in results.seen.iter_rows(named=True)))
     data = results.report(ks)
     for told in comparison.told(data.difference):
         console.say("\n  ".join([f"  {told['benchmark']}: {told['model']} - {told['base']}", *told["lines"]]))
+    for note in (data.summary or {})["evaluation"]["notes"]:
+        console.say(f"  {note}")
     folder = recipe.store / "evaluations" / f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     save(data, folder, recipe.name)
     if (changes := results.changes()) is not None:

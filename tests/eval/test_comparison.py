@@ -92,6 +92,8 @@ def test_crossing_by_hand():
     assert frame["crossing"].to_list() == [9] * 3
     assert frame.row(0, named=True)["crossing_high"] == found.high
     assert crossing(b, a, 16) == found
+    far = compare_pass_at_k(a, b, [1, 4], up_to=16).row(0, named=True)  # whichever k are asked
+    assert (far["crossing"], far["up_to"]) == (9, 16)
 
 
 def test_no_crossing():

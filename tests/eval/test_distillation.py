@@ -75,3 +75,5 @@ def test_other_items_are_refused():
         changes(pl.concat([frame("m", 1, [0])] * 2), frame("m", 1, [0]))
     with pytest.raises(ValueError, match="no column task"):
         changes(frame("m", 1, [0]).drop("task"), frame("m", 1, [0]))
+    with pytest.raises(ValueError, match="no item: there is nothing to compare"):
+        table(frame("m", 1, [0]), frame("m", 1, [0])[:0], frame("m", 1, [0])[:0])

@@ -4,7 +4,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from assay.eval.curves import compare, curves, headline
+from assay.eval.curves import compare, curves, doubling, headline, partial, reach
 from assay.eval.recorded import read
 from assay.flows.replay import Replay
 from assay.pipelines.errors import SourceError
@@ -82,11 +82,113 @@ def test_replay_by_hand(tmp_path):
 def test_unscored_samples_are_left_out_and_said(tmp_path):
     path = lines(tmp_path / "r.jsonl", [{"correct": [1, 0]}] * 30 + [{"correct": [None, 1], "answers": ["1", "1"]}])
     found = curves(read(path), [1, 2])
-    assert found["items"].to_list() == [31, 30]  # the answered sample without a verdict has no vote
+    assert found["items"].to_list() == [31, 30, 1]  # one item has answers, and one sample of it a vote
     told = Replay(path).described(found)
     assert "30 of 31" in told
     assert "31 of 31" not in told
-    assert told.endswith("few items: 30 items: unpaired differences below about 0.26 are within the noise")
+    assert told.endswith("few items: 1 item: no interval can be given")
+
+
+def estimates(path, ks, metric):
+    return curves(read(path), ks).filter(metric=metric)["estimate"].to_list()
+
+
+def test_a_sample_without_a_verdict_has_no_vote_and_one_without_an_answer_wins_none(tmp_path):
+    """The first item: right in 1 of 2. The second: right in 1 of 3, so a pair holds it in 2 of 3 and it wins both."""
+    rows = [{"id": 1, "correct": [1, 0, None, None], "answers": ["1", "2", None, "7"]}]
+    rows += [{"id": 2, "correct": [1, 0, 0], "answers": ["1", None, None]}]
+    path = lines(tmp_path / "r.jsonl", rows)
+    assert estimates(path, [1], "maj@k") == estimates(path, [1], "pass@k") == [pytest.approx((1 / 2 + 1 / 3) / 2)]
+    assert estimates(path, [2], "maj@k") == [pytest.approx((1 / 2 + 2 / 3) / 2)]
+    rows = [{"id": 1, "correct": [1, 0], "answers": ["4", "5"]}, {"id": 2, "correct": None, "answers": None}]
+    assert estimates(lines(tmp_path / "n.jsonl", rows), [1, 2], "maj@k") == [0.5, 0.5]
+
+
+def test_many_items_of_many_samples_are_drawn_apart(tmp_path):
+    """Alike items drawn with one seed would err alike: no spread, and an interval that claims none."""
+    row = {"correct": [1] * 150 + [0] * 150, "answers": ["a"] * 150 + ["b"] * 150}
+    (found,) = curves(read(lines(tmp_path / "r.jsonl", [row] * 20)), [5]).filter(metric="maj@k").to_dicts()
+    assert 0.001 < found["high"] - found["low"] < 0.01  # about 2 * 2.09 * 0.5 / (20 * 20,000) ** 0.5 = 0.0033
+    assert found["low"] - 0.002 < 0.5 < found["high"] + 0.002
+
+
+def hard_and_easy(path, hard, easy):
+    """Easy items are always right; hard ones never, and one of their four samples has no verdict."""
+    return lines(path, [{"correct": [None, 0, 0, 0]}] * hard + [{"correct": [1] * 4}] * easy)
+
+
+def test_a_k_that_only_the_easy_items_allow_is_no_headline(tmp_path):
+    path = hard_and_easy(tmp_path / "r.jsonl", 20, 20)
+    found = curves(read(path), [1, 2, 4])
+    assert found.select("k", "estimate", "items", "of").rows() == [(1, 0.5, 40, 40), (2, 0.5, 40, 40), (4, 1.0, 20, 40)]
+    assert headline(found).select("metric", "value").rows() == [("pass@1", 0.5), ("pass@2", 0.5)]
+    assert partial(found) == [
+        "r, r: pass@4 is over the 20 of 40 items that have so many scored samples, and no headline figure"]
+    both = pl.concat([read(path), read(path).with_columns(model=pl.lit("b"))])
+    assert compare(both, "r", "b", [1, 2, 3, 4]).difference["k"].to_list() == [1, 2, 3]
+    few = curves(read(hard_and_easy(tmp_path / "s.jsonl", 2, 38)), [1, 4])  # 2 of 40 may lack samples
+    assert headline(few)["metric"].to_list() == ["pass@1", "pass@4"]
+    assert partial(few) == []
+
+
+def test_models_have_their_headline_at_the_same_k(tmp_path):
+    full = read(lines(tmp_path / "full.jsonl", [{"correct": [1, 0, 0, 0]}] * 40))
+    both = pl.concat([full, read(hard_and_easy(tmp_path / "r.jsonl", 20, 20))]).with_columns(benchmark=pl.lit("x"))
+    found = headline(curves(both, [1, 2, 4]))
+    assert found.select("model", "metric").rows() == [(m, k) for m in ("full", "r") for k in ("pass@1", "pass@2")]
+
+
+def test_how_far_the_samples_reach():
+    assert reach(pl.Series([0] * 5 + [3] + [8] * 19)) == 8
+    assert reach(pl.Series([3] * 2 + [8] * 18)) == 3
+    assert reach(pl.Series([0, 0])) == 0
+    assert doubling(1) == [1]
+    assert doubling(8) == [1, 2, 4, 8]
+    assert doubling(10) == [1, 2, 4, 8, 10]
+
+
+def test_benchmarks_of_one_file_are_not_pooled(tmp_path):
+    rows = [{"benchmark": b, "id": i, "correct": right} for b, right in (("aime", 0), ("math", 1)) for i in (1, 1, 2)]
+    found = read(lines(tmp_path / "r.jsonl", rows))
+    assert found.select("benchmark", "item", "n", "c").rows() == [
+        ("aime", "1", 2, 0), ("aime", "2", 1, 0), ("math", "1", 2, 2), ("math", "2", 1, 1)]
+    named = [{"set": b, "id": 1, "correct": [1, 0]} for b in ("aime", "math")]
+    assert read(lines(tmp_path / "s.jsonl", named), {"benchmark": "set"})["benchmark"].to_list() == ["aime", "math"]
+
+
+def test_any_row_may_bring_a_column(tmp_path):
+    rows = [{"id": 0}, {"id": 1, "correct": [1, 0], "answers": ["4", "5"]}]
+    assert read(lines(tmp_path / "r.jsonl", rows)).select("item", "n", "c").rows() == [("0", 0, 0), ("1", 2, 1)]
+    rows = [{"id": 1, "n": 4, "c": None}, {"id": 2, "n": 8, "c": 8}]
+    assert read(lines(tmp_path / "s.jsonl", rows)).select("taken", "n", "c").rows() == [(4, 0, 0), (8, 8, 8)]
+    with pytest.raises(SourceError, match="row 2 has no id"):
+        read(lines(tmp_path / "t.jsonl", [{"id": 0, "correct": 1}, {"correct": 0}]))
+
+
+def test_lines_are_counted_and_marks_of_unicode_are_none(tmp_path):
+    (tmp_path / "r.jsonl").write_bytes(b'\xef\xbb\xbf{"id": 1, "answers": ["a\xe2\x80\xa8b"], "correct": [1]}\n')
+    assert read(tmp_path / "r.jsonl")["answers"].to_list() == [["a\u2028b"]]
+    (tmp_path / "s.jsonl").write_text('{"id": 1, "correct": [1]}\n\nnot json\n')
+    with pytest.raises(SourceError, match=r"s\.jsonl: .*line 3: Expecting value \(column 1\) in 'not json'"):
+        read(tmp_path / "s.jsonl")
+
+
+@pytest.mark.parametrize(("row", "named", "said"), [
+    ({"correct": [1, 0], "sc": ["x", "y"]}, {"scores": "sc"}, "scores=sc cannot be used: it holds values such as"),
+    ({"correct": [1, 0], "pr": ["1"]}, {"answers": "pr"}, "answers=pr cannot be used: no item has one entry a sample"),
+    ({"correct": [1, 0], "many": 2}, {"n": "many"}, "n=many cannot be used: verdicts are read, from correct"),
+    ({"n": 2, "c": 1, "pr": ["1", "2"]}, {"answers": "pr"}, "answers=pr cannot be used: counts are read, from c"),
+    ({"correct": [0.9, 0.1]}, {"correct": "correct"}, r"such as \[0\.9, 0\.1\]")])
+def test_named_columns_that_cannot_be_used_are_said(tmp_path, row, named, said):
+    with pytest.raises(SourceError, match=said):
+        read(lines(tmp_path / "r.jsonl", [row] * 3), named)
+
+
+def test_named_columns_count_before_found_ones(tmp_path):
+    path = lines(tmp_path / "r.jsonl", [{"id": 1, "n": 4, "c": 1, "passed": True, "acc": 0.5}])
+    assert read(path, {"correct": "passed"}).select("n", "c").rows() == [(1, 1)]
+    assert read(path, {"rate": "acc"}).select("n", "c").rows() == [(4, 2)]
+    assert read(path).select("n", "c").rows() == [(4, 1)]
 
 
 def test_an_answer_both_right_and_wrong_has_no_vote(tmp_path):

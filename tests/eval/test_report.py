@@ -16,7 +16,7 @@ import pytest
 
 from assay.eval import report
 from assay.eval.checks import checks
-from assay.eval.report import ReportData, write_report
+from assay.eval.report import ReportData, cards, write_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 TRAINED = {"evaluation": {"trained": {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}}}}
@@ -299,6 +299,14 @@ def test_a_table_of_some_hundred_rows_is_kept() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(4.25, "4.25 s"), (812.4, "13 min 32 s"), (7500, "2 h 5 min")])
 def test_duration(seconds: float, text: str) -> None:
     assert report.duration(seconds) == text
+
+
+def test_changes_of_several_benchmarks_each_have_a_card_and_notes_are_shown(tmp_path: Path) -> None:
+    change = {"value": 0.5, "low": 0.25, "high": 0.75}
+    summary = {"evaluation": {"differences_pass@1": {"x": change, "y": change}, "notes": ["y has no verdict"]}}
+    assert [card.label for card in cards(summary)] == ["x: change of pass@1", "y: change of pass@1"]
+    page = write_report(ReportData(summary=summary), tmp_path, "t").read_text()
+    assert "y has no verdict." in page
 
 
 def test_headline_cards_carry_their_intervals() -> None:

@@ -58,6 +58,36 @@ def test_styles_of_options_with_the_field_hidden(label, close, letters, joint):
     assert classify(frame(rows))["format"].to_list() == ["multiple_choice"] * 2
 
 
+MANY_APPLES = "小明有多少个苹果？①3个 ②4个 ③5个"
+PAIRS = [  # a text and gold of a format, and the nearest that are open
+    ("multiple_choice", ("What is 2+3? (A)4(B)5(C)6(D)7", "B"), ("Find x: 2(a) + 3(b) = 5, a = x, b = 1", "1")),
+    ("multiple_choice", ("x的值是（）（A）1（B）2（C）3", "B"), ("Find 2(A) + 3(B) for A = 1, B = 2.", "8")),
+    ("multiple_choice", (MANY_APPLES, "②"), ("正确的个数是多少？①1+1=2 ②2+2=5 ③3>4", "1")),
+    ("multiple_choice", ("How many primes are below 10? ① 3 ② 4", "②"), ("How many of ① 3 ② 4 ③ 5 are odd?", "2")),
+    ("multiple_choice", ("The value of 2+3 is (1) 4 (2) 5 (3) 6", "2"), ("Mean of the data: 1. 4\n2. 5\n3. 6", "5")),
+    ("multiple_choice", ("What is 2+3?\n1. 4\n2. 5\n3. 6", "5"), ("Add the costs.\n1. 4\n2. 5\n3. 6", "15")),
+    ("multiple_choice", ("What is 2+3? 【A】4 【B】5", "B"), ("【题目】求2+3。【提示】先算2", "5")),
+    ("multiple_choice", ("What is 2+3? A，4 B，5", "B"), ("三角形ABC中，A，B两点相距5，C，D相距4，哪点最远？", "B")),
+    ("multiple_choice", ("What is 2+3? \\(A\\) 4 \\(B\\) 5", "B"), ("Let \\(A\\) win 4, \\(B\\) 5. Who leads?", "B")),
+    ("multiple_choice", ("2+3? <b>A</b> 4 <b>B</b> 5", "B"), ("<b>A</b> has 4, <b>B</b> has 5. Who leads?", "B")),
+    ("multiple_choice", ("What is 2+3?", "B. 5"), ("Name B and its count.", "B. 5")),
+    ("multiple_choice", ("What is 2+3?", "(B) 5"), ("What is the limit of 1/x at 0?", "D. N. E.")),
+    ("multiple_choice", ("Compute 10 in base 2", "A"), ("Compute 10 in base 16", "A")),
+    ("multiple_choice", ("A triangle has base 12. What is its area?", "B"), ("Convert 11 to base twelve.", "B")),
+    ("multiple_choice", ("What is $9_{10}+2_{10}$?", "B"), ("What is $9_{16}+2_{16}$?", "B")),
+    ("multiple_choice", ("A letter costs 2. What do 3 cost?", "B"), ("Which letter comes after A?", "B")),
+    ("multiple_choice", ("Which of the following is 10 in base 16?", "A"), ("把10写成十六进制", "A")),
+    ("true_false", ("Is 7 prime?", "Y"), ("Is it x or y that is larger?", "y")),
+    ("true_false", ("7是质数吗？", "N"), ("Which letter is the variable?", "n")),
+    ("true_false", ("7是质数吗？", "是的，7是质数"), ("7加1是多少？", "对，8")),
+]
+
+
+@pytest.mark.parametrize(("expected", "of_it", "opened"), PAIRS)
+def test_a_format_and_the_nearest_open_problem(expected, of_it, opened):
+    assert classify(frame([(*of_it, None), (*opened, None)]))["format"].to_list() == [expected, "open"]
+
+
 def test_order_ids_and_evidence():
     rows = frame([(None, None, None), ("Compute 1+1.", "2", None), ("Which is it?\nA. 1\nB. 2\nC. 3", "B", None)])
     found = classify(rows)
@@ -105,11 +135,14 @@ def test_reformulate():
         ("已知 a>b, 则（ ）\nA. a+1>b\nB. a<b\nC. a=b", "A", None),
         ("What is the area in the figure? (A) 1 (B) 2 (C) 3", "A", None),
         ("Compute 1+1.", "2", None),
+        ("What is 2+3?\n* A. 4\n* B. 5\n* C. 6", "B", None),
+        ("What is 2+3?\n- (A) 4\n- (B) -5", "(B) -5", None),
     ])
     opened = reformulate(rows)
     assert opened.select("id", "problem", "answer").rows() == [
         ("0", "What is $2+3$?", "5"), ("1", "计算 1+1 的结果是____", "2"), ("2", "How many primes are below 10?", "4"),
         ("3", "Find 3^2.", "9"), ("10", "Compute 1+1.", "2"),
+        ("11", "What is 2+3?", "5"), ("12", "What is 2+3?", "-5"),
     ]
     assert opened["options"].is_null().all()
     decisions = decide(rows, {"multiple_choice": "reformulate"})

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from assay.filters.contamination import BenchmarkIndex, ItemNumbers, decide
+from assay.filters.contamination import BenchmarkIndex, ItemNumbers, decide, same_numbers
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 DATA = SHARED / "data"
@@ -92,6 +92,20 @@ def test_the_same_word_with_other_numbers_is_a_number_variant(index):
     )
     assert out["stage"].to_list() == ["number_variant"] * 4
     assert out["benchmark_index"].to_list() == [0, 1, 4, 0]
+
+
+def test_other_words_beside_the_same_numbers_are_no_number_variant():
+    ladder = "A ladder leans on a wall of height 12 m. Find the maximum length of the shadow it casts at noon in June."
+    index = BenchmarkIndex.build({"toy": [ladder, TILES]})
+    edited = ladder.replace("maximum", "minimum")
+    rows = [edited, wrapped(edited), ladder.replace("12", "15"), edited.replace("12", "15")]
+    assert index.scan(rows)["stage"].to_list() == ["near", "near", "number_variant", "number_variant"]
+
+
+def test_the_same_numbers_in_their_order():
+    assert same_numbers("1,200 by 3", "Question 7. 1200 by 3")
+    assert not same_numbers("3 by 4", "4 by 3")
+    assert not same_numbers("3 by 3", "3 by 4")
 
 
 def test_number_variants_need_more_than_a_formula_of_numbers():

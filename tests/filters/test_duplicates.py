@@ -74,6 +74,33 @@ def test_hyphens_and_thousands_do_not_tell_problems_apart():
     assert reasons(f"{PEARS} A well known riddle.", f"{PEARS} A well-known riddle.") == [None, "near_duplicate"]
 
 
+CASTS = [f"A tray is 12 m long and 5 m wide. Find the {word} length of the shadow it casts at noon in June."
+         for word in ("maximum", "minimum", "maximal")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("golds", "kept"),
+    [
+        (["7", "3", "7"], [0, 1, 0]),
+        (["7", "7", "7"], [0, 0, 0]),
+        (["\\frac{1}{2}", "0.5", "$\\dfrac12$"], [0, 0, 0]),
+        (["$7$", "\\boxed{7}", "so 3 + 4 is\n#### 7"], [0, 0, 0]),
+        ([None, "3", "7"], [0, 0, 2]),
+        (["7", None, ""], [0, 0, 0]),
+        (["converges", "diverges", "a proof " * 40], [0, 1, 0]),
+        ([None, None, None], [0, 0, 0]),
+    ],
+)
+def test_near_copies_with_other_golds_are_other_problems(golds, kept):
+    """Exact copies are copies whatever their golds, and go with the row that they copy."""
+    answers = pl.Series([*golds, "1", "1", "1"], dtype=pl.String)
+    rows = frame(*CASTS, *map(str.upper, CASTS)).with_columns(answer=answers)
+    out = decide(rows)
+    named = [json.loads(e)["kept"] if e else f"r{i}" for i, e in enumerate(out["evidence"])]
+    assert named == [f"r{row}" for row in kept * 2]
+    assert decide(rows.drop("answer"))["keep"].sum() == 1
+
+
 def test_numbers_may_be_let_go():
     assert reasons(PEARS, PEARS.replace("120", "90"), "Add.", numbers=False) == [None, "near_duplicate", None]
 

@@ -9,15 +9,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from assay.eval.benchmarks import contamination
+from assay.eval.benchmarks import Exam, Items, contamination
 from assay.eval.comparison import told
-from assay.eval.evaluation import powers_of_two
+from assay.eval.curves import doubling
+from assay.eval.evaluation import Evaluation
 from assay.eval.recipe import EvaluateRecipe
+from assay.flows import evaluate as flow
 from assay.flows.console import Console
-from assay.flows.evaluate import Results, evaluate_model
+from assay.flows.evaluate import Results, evaluate_model, run_evaluation
 from assay.flows.reasoner import phrase, sample_chain
 from assay.flows.results import load, save
 from assay.pipelines.engines import VllmEngine
+from assay.pipelines.errors import StoreError
 from assay.pipelines.settings import load as load_recipe
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
@@ -63,7 +66,7 @@ def results(recipe: EvaluateRecipe, pool: object, reasoner: Path) -> Results:
 
 
 def test_every_benchmark_has_its_own_figures(results: Results) -> None:
-    data = results.report(powers_of_two(4))
+    data = results.report(doubling(4))
     assert data.curves is not None
     assert data.curves.select("benchmark", "model").unique().height == 2 * len(ROLES)
     short = results.evaluations["base"].samples.filter(benchmark="short").partition_by("problem_id")
@@ -135,3 +138,70 @@ def test_what_was_evaluated_is_not_sampled_again(results: Results, recipe: Evalu
         evaluate_model(recipe, "base", engine, verifier, Store.open(recipe.store), again, Console(quiet=True))
     assert engine.sampled_tokens == counted
     assert again.evaluations["base"].samples.equals(results.evaluations["base"].samples)
+
+
+def graded(model: str, **right: list[bool | None]) -> Evaluation:
+    """Twelve items of every benchmark, whose samples are right, wrong or cut as given."""
+    names = {True: "correct", False: "wrong", None: "truncated"}
+    rows = [{"benchmark": b, "problem_id": f"{b}{i}", "sample": s, "status": names[flag], "extracted": "7",
+             "reason": None, "text": "", "tokens": 1, "answer_class": None if flag is None else int(flag), "score": 0.0}
+            for b, flags in right.items() for i in range(12) for s, flag in enumerate(flags)]  # fmt: skip
+    return Evaluation(model, pl.DataFrame(rows, schema_overrides={"answer_class": pl.Int64, "reason": pl.String}))
+
+
+def by_hand(evaluations: list[Evaluation], roles: dict[str, str] | None = None) -> Results:
+    found = Results()
+    found.evaluations, found.roles = {e.model: e for e in evaluations}, roles or {}
+    for name in evaluations[0].samples["benchmark"].unique(maintain_order=True):
+        rows = [{"id": f"{name}{i}", "problem": "q", "answer": "7", "source": name, "tests": None} for i in range(12)]
+        found.items.append(Items(Exam.model_construct(name=name, revision=None), pl.DataFrame(rows), "h" * 12))
+    return found
+
+
+CUT, HALF, RIGHT = [None, None], [True, False], [True, True]
+
+
+@pytest.mark.parametrize(("evaluations", "roles", "notes"), [
+    ([graded("m", x=CUT)], {}, ["x, m: no sample has a verdict"]),
+    ([graded("base", x=CUT), graded("RL", x=HALF)], {}, [
+        "x, base: no sample has a verdict", "x, RL - base: no item has a verdict for both; not compared"]),
+    ([graded("base", x=HALF, y=HALF), graded("RL", x=HALF, y=CUT)], {}, [
+        "y, RL: no sample has a verdict", "y, RL - base: no item has a verdict for both; not compared"]),
+    ([graded("base", x=HALF), graded("RL", x=RIGHT), graded("random", x=CUT)], {"random": "control"}, [
+        "x, random: no sample has a verdict", "x, random - base: no item has a verdict for both; not compared",
+        "x, RL - random: no item has a verdict for both; not compared"]),
+    ([graded("t", x=RIGHT), graded("old", x=HALF), graded("new", x=CUT)],
+     {"t": "teacher", "old": "before", "new": "after"}, ["x, new: no sample has a verdict"]),
+    ([graded("t", x=RIGHT), graded("old", x=CUT), graded("new", x=HALF)],
+     {"t": "teacher", "old": "before", "new": "after"}, ["x, old: no sample has a verdict"]),
+    ([graded("base", x=HALF), graded("RL", x=HALF)], {}, [])])  # fmt: skip
+def test_a_model_without_a_verdict_is_said_and_the_page_is_written(
+        evaluations: list[Evaluation], roles: dict[str, str], notes: list[str], tmp_path: Path) -> None:
+    results = by_hand(evaluations, roles)
+    data = results.report([1, 2])
+    assert data.summary["evaluation"]["notes"] == notes  # type: ignore[index]
+    assert (save(data, tmp_path, "cut") / "report.html").is_file()
+    assert (results.changes() is None) == ("after" not in roles.values())
+    if "after" in roles.values():
+        assert data.distillation["model"].to_list()[0] == "teacher"  # type: ignore[index]
+    if len(evaluations) == 3 and not results.of("after"):
+        assert data.difference.select("model", "base").unique().rows() == [("RL", "base")]  # type: ignore[union-attr]
+        assert data.summary["evaluation"]["difference_pass@1"]["value"] == 0.5  # type: ignore[index]
+
+
+def test_the_change_of_several_benchmarks_is_each_ones_own() -> None:
+    two = by_hand([graded("base", x=HALF, y=RIGHT), graded("RL", x=RIGHT, y=HALF)]).report([1, 2])
+    found = two.summary["evaluation"]  # type: ignore[index]
+    assert {name: change["value"] for name, change in found["differences_pass@1"].items()} == {"x": 0.5, "y": -0.5}
+    assert set(found["differences_pass@1"]["x"]) == {"value", "low", "high"}
+    assert "difference_pass@1" not in found  # of which?
+    one = by_hand([graded("base", x=HALF), graded("RL", x=RIGHT)]).report([1, 2]).summary["evaluation"]  # type: ignore[index]
+    assert one["difference_pass@1"] == one["differences_pass@1"]["x"]
+
+
+def test_a_wrong_training_set_is_told_before_anything_is_loaded(
+        recipe: EvaluateRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "EnginePool", lambda **_: pytest.fail("a model was loaded"))
+    wrong = recipe.training_set.model_copy(update={"store": tmp_path / "none"})  # type: ignore[union-attr]
+    with pytest.raises(StoreError, match="none"):
+        run_evaluation(recipe.model_copy(update={"training_set": wrong}))

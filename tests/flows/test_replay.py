@@ -13,7 +13,7 @@ from assay.eval.comparison import told
 from assay.eval.recorded import read
 from assay.flows.cli import app
 from assay.flows.replay import Replay
-from assay.pipelines.errors import SourceError
+from assay.pipelines.errors import AssayError, SourceError
 
 
 def lines(path: Path, rows: list[dict]) -> Path:
@@ -87,3 +87,100 @@ def test_a_group_must_be_one(tmp_path: Path) -> None:
         found.between("tiny", "large", [1])
     with pytest.raises(SourceError, match="no such model; did you mean 'large'"):
         found.between("lage", "tiny 1B", [1])
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    """The exit code of `assay replay`, and what it printed or was refused with."""
+    done = CliRunner().invoke(app, ["replay", *map(str, arguments)])
+    refused = f"{type(done.exception).__name__}: {done.exception}" if done.exception else ""
+    return done.exit_code, done.output + refused
+
+
+def test_two_files_of_one_name_are_two_models(tmp_path: Path) -> None:
+    for folder, right in (("a", 1), ("b", 0)):
+        (tmp_path / folder).mkdir()
+        lines(tmp_path / folder / "r.jsonl", [{"id": i, "correct": [right, right]} for i in range(4)])
+    found = Replay(tmp_path / "a/r.jsonl", against=tmp_path / "b/r.jsonl")
+    assert found.models == ["a/r", "b/r"]
+    assert found.between("a/r", "b/r", [1]).difference["difference"].to_list() == [1.0]
+    rows = [{"model": "base", "id": i, "correct": [1]} for i in range(4)]  # a model called as the other file is
+    found = Replay(lines(tmp_path / "rl.jsonl", rows), against=lines(tmp_path / "base.jsonl", rows))
+    assert found.models == ["rl base", "base"]
+    with pytest.raises(SourceError, match="it is the same file"):
+        Replay(tmp_path / "a/r.jsonl", against=tmp_path / "b/../a/r.jsonl")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--ks", "a"], "--ks a: 'a' is no number of samples; give whole numbers from 1"),
+    (["--ks", "1,,2"], "--ks 1,,2: ''"), (["--ks", "1.5"], "'1.5'"), (["--ks", "0,1"], "'0'"),
+    (["--column", "ok"], "--column ok: give role=column, as in --column correct=ok"),
+    (["--ks", "3"], "k = 3: no item of r has so many scored samples; the most is 2"),
+    (["-o", "FILE"], "cannot be a folder"), (["-o", "FILE/in"], "cannot be a folder")])  # fmt: skip
+def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, arguments: list[str], said: str) -> None:
+    path = lines(tmp_path / "r.jsonl", [{"id": 1, "correct": [1, 0]}])
+    code, told = run(path, *[word.replace("FILE", str(path)) for word in arguments])
+    assert code != 0
+    assert said in told
+    assert "Error: " in told.splitlines()[-1]
+    assert told.splitlines()[-1].startswith(("AssayError", "SourceError"))
+
+
+def test_a_report_has_a_file_of_its_own(tmp_path: Path) -> None:
+    for out, said in ((tmp_path, "a folder; give the file to write"), (tmp_path / "r/x.html", "cannot be a folder")):
+        (tmp_path / "r").write_text("")
+        (tmp_path / "summary.json").write_text("{}")
+        done = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(out)])
+        assert isinstance(done.exception, AssayError)
+        assert said in str(done.exception)
+
+
+def test_without_ks_the_file_says_how_far(tmp_path: Path) -> None:
+    path = lines(tmp_path / "r.jsonl", [{"id": i, "correct": [1, 0, 0] + [1] * (i % 2)} for i in range(40)])
+    assert Replay(path).ks() == [1, 2, 3]  # half of the items have four
+    code, told = run(path)
+    assert code == 0
+    assert "40" in told
+    assert " of 40" not in told
+    code, told = run(path, "--ks", "3,4", "-o", tmp_path / "out")
+    assert code == 0
+    assert "20 of 40" in told
+    assert "20 of 40 items" in (tmp_path / "out/summary.json").read_text()
+    assert "r, r: pass@4 is over the 20 of 40 items that have so many scored samples" in told
+    silent = [{"id": 1, "model": model, "correct": [right]} for model, right in (("a", None), ("b", 1))]
+    assert "a: no sample has a verdict" in run(lines(tmp_path / "s.jsonl", silent))[1]
+    assert "nothing to estimate" in run(lines(tmp_path / "t.jsonl", [{"correct": [None]}]))[1]
+
+
+def test_wrong_answers_that_are_equal_vote_together(tmp_path: Path) -> None:
+    """Three of five say a half, and the two right ones are outvoted; by their text they would win."""
+    row = {"correct": [0, 0, 0, 1, 1], "answers": ["1/2", "0.5", "\\frac{1}{2}", "7", "7"]}
+    found = Replay(lines(tmp_path / "r.jsonl", [row]))
+    assert found.items["answers"].to_list() == [["1/2", "1/2", "1/2", "7", "7"]]
+    majority = found.statistics([1, 5]).filter(metric="maj@k")["estimate"].to_list()
+    assert majority == [pytest.approx(0.4), 0.0]
+    many = {"correct": [0] * 70, "answers": [str(i) for i in range(70)]}
+    found = Replay(lines(tmp_path / "s.jsonl", [many]))
+    assert "1 items have over 64 wrong answers; these vote by their text" in found.described(found.statistics([1]))
+
+
+def test_the_crossing_is_found_whichever_ks_are_asked(shared: Path) -> None:
+    path = shared / "data/replay/large_language_monkeys_pass_at_k.parquet"
+    for arguments in ([], ["--ks", "1,4"]):
+        code, told = run(path, "--between", "2.8B", "6.9B", *arguments)
+        assert code == 0
+        assert "the curves cross after k = 22 [before 1, beyond 10,000]" in told
+    assert "pass@k ┆ 10000 " in run(path)[1]
+
+
+def test_benchmarks_are_told_apart(tmp_path: Path) -> None:
+    rows = [{"benchmark": b, "model": m, "id": i, "correct": [int(m == "rl"), 0, None if b == "math" and i < 9 else 0]}
+            for b in ("aime", "math") for m in ("base", "rl") for i in range(10)]  # fmt: skip
+    path = lines(tmp_path / "r.jsonl", rows)
+    code, told = run(path, "--between", "rl", "base", "--ks", "1,3")
+    assert code == 0
+    table = " ".join(told.split())
+    assert "│ aime ┆ base ┆ pass@k ┆ 3 ┆ 0.00 [0.00, 27.75] ┆ 10 │" in table
+    assert "│ math ┆ base ┆ pass@k ┆ 3 ┆ 0.00 [nan, nan] ┆ 1 of 10 │" in table
+    assert "aime: rl - base\n  k = 1: +33.33" in told
+    assert "math: rl - base\n  k = 1: +48.33" in told  # (9 / 2 + 1 / 3) / 10
+    assert told.count("k = 3: too few items have so many scored samples in both; not compared") == 1
