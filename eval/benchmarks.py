@@ -11,9 +11,11 @@ import io
 import json
 import pickle
 import random
+import re
 import tomllib
 import zlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -30,6 +32,7 @@ from assay.pipelines.recipe import Source
 __all__ = ["Exam", "Items", "contamination", "declarations", "declared", "load"]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -45,7 +48,7 @@ class Exam(Source):
     instruction: str | None = None
     """Appended after a blank line; the recipe's when not given."""
     evalplus: Literal["humaneval", "mbpp"] | None = None
-    """Tasks as evalplus has them, from `path`, or from its own release when `path` is not given."""
+    """Tasks as evalplus has them: its data set on the Hub, or in `path` a copy of that or of its release."""
     program: str | None = None
     """Tests of a program, a text with `{field}` in it that runs after the program."""
     cases: tuple[str, ...] = ()
@@ -69,17 +72,28 @@ class Exam(Source):
             raise ValueError("a benchmark of programs needs tests, program, cases or evalplus")
         return self
 
+    def pinned(self) -> bool:
+        """Whether the same is read every time: a file, or a commit on the Hub."""
+        return self.hub is None or COMMIT.fullmatch(self.revision or "") is not None
+
 
 @dataclass(frozen=True)
 class Items:
     """The items of one benchmark: `frame` has `id, problem, answer, source, tests`; `hash` is of what was read.
 
-    The answer of a program's item is its tests, as `code_verifier.CodeVerifier` takes them.
+    The answer of a program's item is its tests, as `code_verifier.CodeVerifier` takes them. `revision` is the commit
+    of the Hub that was read, for a file what the recipe calls its version; None where it is not known.
     """
 
     exam: Exam
     frame: pl.DataFrame
     hash: str
+    revision: str | None = None
+
+    def version(self) -> str:
+        """What was read, in words."""
+        place = f"{self.exam.hub} at {self.revision or 'an unknown commit'}" if self.exam.hub else self.exam.path
+        return f"{self.exam.name}: {self.frame.height:,} items of {place}, hash {self.hash[:12]}"
 
 
 @cache
@@ -104,7 +118,7 @@ def declared(entry: Any, given: Collection[str] = ()) -> Any:
     if name not in declarations():
         known = declarations()
         raise ValueError(f"no benchmark '{name}'{did_you_mean(name, known)} Declared: {', '.join(known)}")
-    elsewhere = ("hub", "revision") if "path" in own else ()
+    elsewhere = ("hub", "revision") if "path" in own else ("revision",) if "hub" in own else ()
     found = {k: v for k, v in declarations()[name].items() if k not in (*given, *elsewhere)}
     return {"name": name, **found, **{k: v for k, v in own.items() if k != "use"}}
 
@@ -115,15 +129,13 @@ def load(exam: Exam, first: int | None = None) -> Items:
     Raises:
         SourceError: as `sources.read`; no item in the window of dates.
     """
-    if exam.evalplus is not None:
-        problems = _evalplus(exam)
-    else:
-        problems = _in_window(exam, sources.read(exam)[0])
+    read = _resolved(exam)
+    problems = _in_window(exam, sources.read(read)[0]) if exam.evalplus is None else _evalplus(read)
     if problems.is_empty():
         raise SourceError(f"'{exam.name}': no item published from {exam.since} to {exam.until}; widen the window.")
     rows = [_asked(exam, row) for row in problems.head(first or problems.height).iter_rows(named=True)]
     schema = dict.fromkeys(("id", "problem", "answer", "source", "tests"), pl.String)
-    return Items(exam, pl.DataFrame(rows, schema=schema), sources.content_hash(problems))
+    return Items(exam, pl.DataFrame(rows, schema=schema), sources.content_hash(problems), read.revision)
 
 
 def contamination(items: Collection[Items], trained: pl.Series) -> pl.DataFrame:
@@ -153,9 +165,25 @@ def _evalplus(exam: Exam) -> pl.DataFrame:
     """evalplus's tasks with the columns of a source; an id begins with the benchmark's name."""
     from assay.eval.code import evalplus_problems
 
-    tasks = evalplus_problems(str(exam.evalplus), exam.path)
-    empty = dict.fromkeys(("answer", "extra", "options"), pl.lit(None, pl.String))
-    return tasks.select(pl.format("{} {}", pl.lit(exam.name), "id").alias("id"), "problem", "tests", **empty)
+    tasks = evalplus_problems(str(exam.evalplus), exam)
+    empty = dict.fromkeys(("extra", "options"), pl.lit(None, pl.String))
+    return tasks.select(pl.format("{} {}", pl.lit(exam.name), "id").alias("id"), "problem", "tests", answer="tests",
+                        **empty)  # fmt: skip
+
+
+def _resolved(exam: Exam) -> Exam:
+    """With the commit that the Hub has under the revision now: what is read is what is recorded.
+
+    A file stays as it is, and so does a data set of whose commit the Hub says nothing: the loader may have a copy.
+    """
+    if exam.hub is None or exam.pinned():
+        return exam
+    from huggingface_hub import HfApi
+
+    with suppress(Exception):  # the loader says better what is wrong
+        found = HfApi().dataset_info(exam.hub, revision=exam.revision, timeout=10)
+        return exam.model_copy(update={"revision": found.sha})
+    return exam
 
 
 def _in_window(exam: Exam, problems: pl.DataFrame) -> pl.DataFrame:

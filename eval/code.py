@@ -1,7 +1,7 @@
 """Grading of programs: whole ones with their tests, and the tasks of HumanEval+ and MBPP+.
 
-`evalplus` brings the tasks and the rules of comparison; programs run in the sandbox, judged from another process by the
-reference solution, call by call.
+`evalplus` brings the tasks, and for its release the rules of comparison. Programs run in the sandbox, judged call by
+call from another process.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from assay.pipelines.errors import SourceError
 from assay.pipelines.program_tests import split
+from assay.pipelines.recipe import Table
+from assay.pipelines.rows import place_of, read_rows
 from assay.pipelines.sandbox import Execution, Limits, Sandbox
 
 __all__ = ["evalplus_problems", "grade_programs"]
 
-_FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input", "atol")
+_RELEASE = ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input", "atol")
+_DATA_SET = {"humaneval": ("task_id", "prompt", "entry_point", "test"),
+             "mbpp": ("task_id", "prompt", "test_imports", "test_list", "test")}  # fmt: skip
 
 
 def grade_programs(programs: Sequence[str], workers: int = 2, limits: Limits | None = None) -> list[Execution]:
@@ -36,43 +39,49 @@ def grade_programs(programs: Sequence[str], workers: int = 2, limits: Limits | N
         return sandbox.run_many([split(program) for program in programs], limits)
 
 
-def evalplus_problems(benchmark: str, path: Path | None = None, plus: bool = True) -> pl.DataFrame:
-    """`id, problem, entry_point, tests` of HumanEval+ or MBPP+, `tests` as `CodeVerifier` reads them.
+def evalplus_problems(benchmark: str, table: Table, plus: bool = True) -> pl.DataFrame:
+    """`id, problem, tests` of HumanEval+ or MBPP+, `tests` as `CodeVerifier` reads them.
 
     Args:
         benchmark: humaneval or mbpp.
-        path: a file of evalplus's tasks (.jsonl, .jsonl.gz); without one evalplus fetches its own.
-        plus: with evalplus's inputs; else the original ones alone.
+        table: where the tasks lie, read as every other benchmark is: evalplus's data set on the Hub or a copy of it,
+            whose own tests judge; or a file of evalplus's release, judged by evalplus's rules on its inputs.
+        plus: of a release, with evalplus's inputs; else the original ones alone.
 
     Raises:
         SourceError: the tasks can neither be read nor fetched, or lack a field.
     """
-    if benchmark not in ("humaneval", "mbpp"):
-        raise SourceError(f"evalplus has no benchmark {benchmark!r}; benchmarks: humaneval, mbpp")
-    tasks = _tasks(benchmark, path)
-    rows = [(task["task_id"], task["prompt"], task["entry_point"], _tests(benchmark, task, plus)) for task in tasks]
-    return pl.DataFrame(rows, schema=["id", "problem", "entry_point", "tests"], orient="row")
+    if benchmark not in _DATA_SET:
+        raise SourceError(f"evalplus has no benchmark {benchmark!r}; benchmarks: {', '.join(_DATA_SET)}")
+    rows = []
+    for row in read_rows(table):
+        task = row.fields if row.fields is not None else {}
+        released = "plus_input" in task
+        if missing := [name for name in (_RELEASE if released else _DATA_SET[benchmark]) if name not in task]:
+            found = row.fault or f"task {task.get('task_id')} lacks {', '.join(missing)}"
+            raise SourceError(f"{place_of(table)}, row {row.line}: {found}; is it evalplus's data set, or its release?")
+        asked = _released(benchmark, task, plus) if released else _published(benchmark, task)
+        rows.append((str(task["task_id"]), *asked))
+    return pl.DataFrame(rows, schema=dict.fromkeys(("id", "problem", "tests"), pl.String), orient="row")
 
 
-def _tasks(benchmark: str, path: Path | None) -> list[dict[str, Any]]:
-    from evalplus import data
+def _published(benchmark: str, task: dict[str, Any]) -> tuple[str, str]:
+    """Problem and tests of a row of the data set; MBPP+ names its function only in the examples."""
+    if benchmark == "humaneval":
+        tests, prompt = f"{task['test']}\ncheck({task['entry_point']})\n", task["prompt"]
+        return prompt, json.dumps({"tests": tests, "setup": _imports(prompt)})
+    tests = "\n".join([*task["test_imports"], task["test"]])
+    return f"{task['prompt']}\n{task['test_list'][0]}", json.dumps({"tests": tests})
+
+
+def _released(benchmark: str, task: dict[str, Any], plus: bool) -> tuple[str, str]:
+    """Problem and tests of a task of the release."""
     from evalplus.data.mbpp import mbpp_deserialize_inputs
-    from evalplus.data.utils import stream_jsonl
 
-    try:
-        if path is None:
-            fetch = data.get_human_eval_plus if benchmark == "humaneval" else data.get_mbpp_plus
-            return list(fetch().values())
-        tasks = list(stream_jsonl(str(path)))
-    except Exception as error:
-        where = path or f"evalplus's copy of {benchmark}+"
-        raise SourceError(f"{where}: {error}. Give a local file of evalplus's tasks where it cannot fetch.") from error
-    for task in tasks:
-        if missing := [name for name in _FIELDS if name not in task]:
-            raise SourceError(f"{path}: task {task.get('task_id')} lacks {', '.join(missing)}; is it evalplus's file?")
-        for name in ("base_input", "plus_input"):
-            task[name] = mbpp_deserialize_inputs(task["task_id"], task[name]) if benchmark == "mbpp" else task[name]
-    return tasks
+    if benchmark == "mbpp":
+        inputs = {name: mbpp_deserialize_inputs(task["task_id"], task[name]) for name in ("base_input", "plus_input")}
+        task = task | inputs
+    return task["prompt"], _tests(benchmark, task, plus)
 
 
 def _tests(benchmark: str, task: dict[str, Any], plus: bool) -> str:

@@ -75,7 +75,9 @@ class Results:
         compared, found = self.of("compared"), self.compare(ks)
         drawn = curves.curves(self._of_all(lambda e: e.items), ks)
         best = curves.headline(drawn)
-        notes = [*self.missing(found), *curves.partial(drawn)]
+        unpinned = [f'{i.exam.name}: no commit of the Hub is pinned; set revision = "{i.revision or "a commit"}" to '
+                    "read the same again" for i in self.items if not i.exam.pinned()]  # fmt: skip
+        notes = [*unpinned, *self.missing(found), *curves.partial(drawn)]
         summary: dict[str, Any] = {"controls": self.of("control"), "notes": notes}
         for name, model in zip(("base", "trained"), compared[:1] + compared[1:][-1:]):
             rows = best.filter(model=model).drop("model").to_dicts()
@@ -113,7 +115,7 @@ class Results:
         return students(of["teacher"][0], of["before"][0], of["after"], self.tasks) if of["after"] else None
 
     def _benchmarks(self) -> pl.DataFrame:
-        frame = pl.DataFrame([{"benchmark": i.exam.name, "items": i.frame.height, "revision": i.exam.revision,
+        frame = pl.DataFrame([{"benchmark": i.exam.name, "items": i.frame.height, "revision": i.revision,
                                "hash": i.hash[:12]} for i in self.items])  # fmt: skip
         if self.seen is None:
             return frame.with_columns(contaminated=pl.lit(None, pl.Int64))
@@ -192,7 +194,9 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
 def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store,
                    results: Results, console: Console) -> Evaluation:  # fmt: skip
     """All benchmarks of the recipe with one model; adds to `results`."""
-    results.items = results.items or [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
+    if not results.items:
+        results.items = [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
+        console.say("\n".join(f"  {items.version()}" for items in results.items))
     asked = {id(i): recipe.budgets.tokens if i.exam.budgets is None else i.exam.budgets for i in results.items}
     if any(0 in budgets for budgets in asked.values()):
         render(engine.tokenizer, "", "direct")  # a template without a direct mode is told of before anything is sampled

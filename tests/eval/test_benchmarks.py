@@ -6,6 +6,7 @@ import pickle
 import zlib
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -50,6 +51,9 @@ def test_the_issues_benchmarks_are_declared_and_valid() -> None:
         found = exam(use=name)
         assert found.hub
         assert found.samples
+        assert found.budgets
+        assert list(found.budgets) == sorted(set(found.budgets))
+    assert (exam(use="aime24").samples, exam(use="math500").samples, exam(use="humaneval_plus").samples) == (64, 4, 10)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -130,6 +134,44 @@ def test_evalplus_tasks_are_programs_to_be_tested(tmp_path: Path) -> None:
     found = load(exam(use="humaneval_plus", path=written(tmp_path, task)))
     assert found.frame["id"].item() == "humaneval_plus HumanEval/0"
     assert "compare('humaneval', 'f'" in found.frame["answer"].item()
+    published = {**{name: task[name] for name in ("task_id", "prompt", "entry_point")}, "test": "def check(c): ..."}
+    other = load(exam(use="humaneval_plus", path=written(tmp_path, published)))  # as on the Hub
+    assert "check(f)" in other.frame["answer"].item()
+    assert other.hash != found.hash  # other tests are another version
+
+
+@pytest.mark.parametrize(("given", "commit"), [({}, "d32357cf319e50e9c8d8dab5ea876c72b0fd321b"),
+                                               ({"revision": "main"}, "a" * 40), ({"hub": "own/copy"}, "a" * 40),
+                                               ({"revision": "b" * 40}, "b" * 40)])  # fmt: skip
+def test_a_commit_of_the_hub_is_resolved_read_and_recorded(
+        given: dict, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub itself is played: it has one commit."""
+    asked: list[tuple] = []
+    task = {"task_id": "HumanEval/0", "prompt": "def f(x):\n", "entry_point": "f", "test": "def check(c): ..."}
+
+    def load_dataset(name: str, config: object, split: str, revision: str, cache_dir: None) -> list[dict]:
+        asked.append((name, split, revision))
+        return [task]
+
+    info = lambda self, repo, **more: SimpleNamespace(sha="a" * 40)  # noqa: E731
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    found = load(exam(use="humaneval_plus", **given))
+    assert asked == [(given.get("hub", "evalplus/humanevalplus"), "test", commit)]
+    assert found.revision == commit
+    assert f" at {commit}, hash " in found.version()
+    assert found.exam.pinned() == (commit != "a" * 40)
+
+
+def test_a_hub_that_says_nothing_leaves_the_revision_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(self: object, repo: str, **more: object) -> None:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", offline)
+    monkeypatch.setattr("datasets.load_dataset", lambda name, config, **more: [ROWS["minerva"]])
+    found = load(exam(use="minerva"))
+    assert (found.revision, found.frame.height) == (None, 1)
+    assert "math-ai/minervamath at an unknown commit" in found.version()
 
 
 def test_training_problems_are_looked_for_in_every_benchmark(tmp_path: Path) -> None:

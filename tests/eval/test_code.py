@@ -11,6 +11,7 @@ from assay.pipelines.code_tests import UnreadableTests, judge, output_is_right, 
 from assay.pipelines.code_verifier import CodeVerifier, extract_program
 from assay.pipelines.errors import SourceError
 from assay.pipelines.program_tests import borrow_imports, split
+from assay.pipelines.recipe import Table
 from assay.pipelines.sandbox import Limits, Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,11 @@ EVALPLUS = [
 def tasks(tmp_path):
     path = tmp_path / "plus.jsonl"
     path.write_text("\n".join(map(json.dumps, EVALPLUS)))
-    return evalplus_problems("humaneval", path)
+    return evalplus_problems("humaneval", table(path))
+
+
+def table(path):
+    return Table(name="plus", path=path, problem="prompt")
 
 
 @pytest.mark.parametrize(
@@ -128,21 +133,63 @@ def test_evalplus_reads_mbpp_and_its_own_rules(verifier, tmp_path):
             "canonical_solution": "def similar_elements(a, b):\n    return tuple(set(a) & set(b))\n",
             "base_input": [[[3, 4, 5], [5, 7, 4]]], "plus_input": []}  # fmt: skip
     path.write_text(json.dumps(task))
-    tests = evalplus_problems("mbpp", path)["tests"][0]
+    tests = evalplus_problems("mbpp", table(path))["tests"][0]
     right = "def similar_elements(a, b):\n    assert type(a) is tuple\n    return [x for x in b if x in a]"
     assert verifier.grade(tests, f"```\n{right}\n```").status == "correct", "sets are compared, in any order"
     assert verifier.grade(tests, "```\ndef similar_elements(a, b):\n    return a\n```").status == "wrong"
 
 
+ASSERTION = """import numpy as np
+
+def assertion(out, exp, atol):
+    if atol == 0 and isinstance(exp, float):
+        atol = 1e-6
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
+    else:
+        assert out == exp, (out, exp)
+"""
+
+
+@pytest.mark.parametrize(("program", "status"), [
+    ("def half(x: List[float]):\n    return x[0] / 2", "correct"),
+    ("def half(x):\n    return x[0] / 2 + 1e-9", "correct"), ("def half(x):\n    return x[0]", "wrong")])  # fmt: skip
+def test_tasks_as_the_hub_has_them_bring_their_own_tests(verifier, tmp_path, program, status):
+    check = "def check(candidate):\n    for inp, exp in zip([[[1.0]], [[3.0]]], [0.5, 1.5]):\n"
+    task = {"task_id": "HumanEval/0", "prompt": "from typing import List\n\ndef half(x: List[float]) -> float:\n",
+            "entry_point": "half", "canonical_solution": "",
+            "test": f"{ASSERTION}\n{check}        assertion(candidate(*inp), exp, 0)\n"}  # fmt: skip
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps(task))
+    row = evalplus_problems("humaneval", table(path)).row(0, named=True)
+    assert (row["id"], row["problem"]) == ("HumanEval/0", task["prompt"])
+    assert verifier.grade(row["tests"], f"```python\n{program}\n```").status == status
+
+
+def test_mbpp_of_the_hub_is_asked_with_an_example_that_names_the_function(verifier, tmp_path):
+    loop = "for inp, exp in zip([[[3, 1]], [[2]]], [1, 2]):\n    assertion(least(*inp), exp, 0)\n"
+    task = {"task_id": 2, "prompt": "Write a function to find the least.", "code": "", "test_imports": ["import math"],
+            "test_list": ["assert least([3, 1]) == 1"], "test": ASSERTION + loop}  # fmt: skip
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps(task))
+    row = evalplus_problems("mbpp", table(path)).row(0, named=True)
+    assert row["problem"] == "Write a function to find the least.\nassert least([3, 1]) == 1"
+    for program, status in (("min(x)", "correct"), ("max(x)", "wrong")):
+        assert verifier.grade(row["tests"], f"```python\ndef least(x):\n    return {program}\n```").status == status
+
+
 def test_evalplus_files_that_do_not_fit_are_named(tmp_path):
     path = tmp_path / "other.jsonl"
-    path.write_text('{"task_id": "HumanEval/0", "prompt": "x"}')
-    with pytest.raises(SourceError, match=r"other.jsonl: task HumanEval/0 lacks entry_point"):
-        evalplus_problems("humaneval", path)
+    wrong = {'{"task_id": "HumanEval/0", "prompt": "x"}': "task HumanEval/0 lacks entry_point, test",
+             '{"task_id": 3, "plus_input": []}': "task 3 lacks prompt", "{": "line: not JSON"}  # fmt: skip
+    for line, said in wrong.items():
+        path.write_text(line)
+        with pytest.raises(SourceError, match=rf"other\.jsonl, row 1: {said}"):
+            evalplus_problems("humaneval", table(path))
     with pytest.raises(SourceError, match=r"missing\.jsonl"):
-        evalplus_problems("humaneval", tmp_path / "missing.jsonl")
+        evalplus_problems("humaneval", table(tmp_path / "missing.jsonl"))
     with pytest.raises(SourceError, match="humaneval, mbpp"):
-        evalplus_problems("codeforces")
+        evalplus_problems("codeforces", table(path))
 
 
 @pytest.mark.parametrize(

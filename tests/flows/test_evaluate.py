@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -154,7 +155,7 @@ def by_hand(evaluations: list[Evaluation], roles: dict[str, str] | None = None) 
     found.evaluations, found.roles = {e.model: e for e in evaluations}, roles or {}
     for name in evaluations[0].samples["benchmark"].unique(maintain_order=True):
         rows = [{"id": f"{name}{i}", "problem": "q", "answer": "7", "source": name, "tests": None} for i in range(12)]
-        found.items.append(Items(Exam.model_construct(name=name, revision=None), pl.DataFrame(rows), "h" * 12))
+        found.items.append(Items(Exam.model_construct(name=name, hub=None), pl.DataFrame(rows), "h" * 12))
     return found
 
 
@@ -197,6 +198,17 @@ def test_the_change_of_several_benchmarks_is_each_ones_own() -> None:
     assert "difference_pass@1" not in found  # of which?
     one = by_hand([graded("base", x=HALF), graded("RL", x=RIGHT)]).report([1, 2]).summary["evaluation"]  # type: ignore[index]
     assert one["difference_pass@1"] == one["differences_pass@1"]["x"]
+
+
+def test_a_benchmark_that_the_hub_may_change_is_warned_of(tmp_path: Path) -> None:
+    results = by_hand([graded("m", x=HALF)])
+    exam, commit = Exam.model_construct(name="x", hub="own/x", revision="main"), "a" * 40
+    results.items = [replace(results.items[0], exam=exam, revision=commit)]
+    data = results.report([1])
+    assert f'x: no commit of the Hub is pinned; set revision = "{commit}"' in data.summary["evaluation"]["notes"][0]  # type: ignore[index]
+    assert data.benchmarks["revision"].item() == commit  # type: ignore[index]
+    results.items = [replace(results.items[0], exam=exam.model_copy(update={"revision": commit}))]
+    assert not any("pinned" in note for note in results.report([1]).summary["evaluation"]["notes"])  # type: ignore[index]
 
 
 def test_a_wrong_training_set_is_told_before_anything_is_loaded(
