@@ -6,6 +6,15 @@ is a sample at a small one, so `ids[:b]` serves every smaller b and only the for
 s1's extension strips the end of thinking and appends "Wait" instead, which only makes the long generation
 longer. Budget 0 is the direct mode.
 
+Cost, without extensions: beyond the longest budget alone, a sample takes at most one answer for budget 0, one for each
+budget that cuts its thinking, and one where the long generation runs on past the largest. With answers of at most A
+tokens, F such answers a sample (at most one a budget) and C tokens a sample at the longest budget alone, a sweep costs
+at most 1 + A F / C times the latter. So it stays within 1.5
+- where A F <= C / 2;
+- so, where all thinking is longer than the largest of m budgets, L: where m A <= L / 2;
+- for any model, without budget 0, where the j-th budget is at least 2 j A: a sample that j budgets cut has thought
+  longer than the j-th, and took j answers.
+
 Sources: Qwen3 quick start and report (2025), section on thinking budgets; s1, arXiv 2501.19393, budget
 forcing.
 """
@@ -37,6 +46,7 @@ QWEN3_STOP = ("\n\nConsidering the limited time by the user, I have to give the 
 STOPS = {"qwen3": QWEN3_STOP, "s1": "\n</think>\n\nFinal Answer:"}
 PLAIN = Sampling()
 Row = dict[str, Any]
+LIMIT = 1.5  # of a sweep's tokens over those of its longest budget alone
 OUTCOMES = ("natural", "forced", "truncated", "empty")
 SCHEMA = {"problem_id": pl.String, "budget": pl.Int32, "sample": pl.Int32, "outcome": pl.String,
           "forced": pl.Boolean, "status": pl.String, "extracted": pl.String, "tokens": pl.Int32,
@@ -79,8 +89,8 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
         status truncated, never graded) or empty (nothing but blanks was answered); `forced`; `status` and
         `extracted` of the verdict; `tokens` of the completion, appended ones included; `thinking_tokens`,
         `answer_tokens`; `new_tokens`, sampled for this row (the long generation counts in the largest
-        budget's); `anew_tokens`, what sampling the row alone would have cost; `answer`, the text that was
-        graded.
+        budget's); `anew_tokens`, what sampling the row alone would have cost: up to the budget, then the answer;
+        `answer`, the text that was graded.
 
     Raises:
         ValueError: no budgets, a negative one, n or answer_tokens below 1, duplicate ids.
@@ -105,23 +115,38 @@ def sweep(engine: Engine, problems: pl.DataFrame, budgets: Iterable[int], n: int
 
 
 class Cost(NamedTuple):
-    """Tokens a sweep sampled, those of its longest budget alone, and of every budget generated anew."""
+    """Tokens a sweep sampled, those of its longest budget alone, and of every budget generated anew.
+
+    `answers` are those that the longest alone would not have sampled, `thinking` are its tokens of thinking.
+    """
 
     sampled: int
     longest: int
     anew: int
+    answers: int = 0
+    thinking: int = 0
 
     def __str__(self) -> str:
         times = [f"{count / self.longest:.2f}" for count in (self.sampled, self.anew)]
         return (f"{self.sampled:,} tokens sampled, {times[0]} times the longest budget alone ({self.longest:,}); "
-                f"each budget anew: {self.anew:,}, {times[1]} times")
+                f"each budget anew: {self.anew:,}, {times[1]} times") + self._shorter()
+
+    def _shorter(self) -> str:
+        """The length of answers that is sure to keep the sweep within its limit, where it is above."""
+        if not self.answers or self.sampled <= LIMIT * self.longest:
+            return ""
+        length = int((LIMIT - 1) * self.thinking / self.answers)
+        return (f"; answer_tokens = {length:,}" if length else "; fewer budgets") + f" would keep it within {LIMIT:g}"
 
 
 def cost(samples: pl.DataFrame) -> Cost:
     """What the rows of a `sweep` cost, recorded completions included."""
     longest = samples.filter(pl.col("budget") == pl.col("budget").max())
-    return Cost(*(int(frame[name].to_numpy().sum()) for frame, name in
-                  ((samples, "new_tokens"), (longest, "anew_tokens"), (samples, "anew_tokens"))))  # fmt: skip
+    ran_on = (pl.col("budget") == pl.col("budget").max()) & (pl.col("new_tokens") > pl.col("budget"))
+    own = samples.filter((pl.col("budget") == 0) | pl.col("forced") | ran_on).height
+    sampled, alone, anew, thinking = (int(frame[name].to_numpy().sum()) for frame, name in (
+        (samples, "new_tokens"), (longest, "anew_tokens"), (samples, "anew_tokens"), (longest, "thinking_tokens")))
+    return Cost(sampled, alone, anew, own, thinking)
 
 
 def summarise(samples: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> pl.DataFrame:
@@ -273,8 +298,9 @@ class _Sweep:
         limit = budget if c.end is None else self.answer_tokens
         answer = c.ids[begin : begin + limit]
         cut = not c.finished or len(c.ids) > begin + limit
+        alone = max(begin + len(answer), min(budget, len(c.ids)))
         return self._answer(c.problem, budget, c.sample, False, begin, begin, answer, cut,
-                            c.sampled if budget == largest else 0, c.cost(begin + len(answer)))
+                            c.sampled if budget == largest else 0, c.cost(alone))
 
     def _inside(self, c: _Chain) -> bool:
         """Whether the turn ended in the middle of thinking, so that nothing in it is an answer."""

@@ -53,6 +53,7 @@ def test_the_issues_benchmarks_are_declared_and_valid() -> None:
         assert found.samples
         assert found.budgets
         assert list(found.budgets) == sorted(set(found.budgets))
+        assert (len(found.budgets) * 512 <= found.budgets[-1] / 2) == (name != "gsm8k")  # within 1.5 times, surely
     assert (exam(use="aime24").samples, exam(use="math500").samples, exam(use="humaneval_plus").samples) == (64, 4, 10)
 
 

@@ -2,10 +2,13 @@
 
 import random
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from assay.eval.thinking_budget import QWEN3_STOP, Cost, cost, summarise, sweep
@@ -30,6 +33,9 @@ def make_tokenizer(tags=("<think>", "</think>")):
                                         additional_special_tokens=list(tags))
     tokenizer.chat_template = TEMPLATE
     return tokenizer
+
+
+shared = cache(make_tokenizer)
 
 
 @dataclass
@@ -208,7 +214,17 @@ def test_anew_tokens_are_what_qwen3_would_sample():
             answer = ids[begin:] + ask(engine, prompt + ids, 8 - (len(ids) - begin),
                                        sample_seed(0, problem, "think", sample))
         assert text == tokenizer.decode(answer, skip_special_tokens=True)
-        assert tokens == (len(ids) + len(answer) if tag not in ids else ids.index(tag) + 1 + len(answer))
+        assert tokens == (len(ids) + len(answer) if tag not in ids else max(
+            len(ids), ids.index(tag) + 1 + len(answer)))  # fmt: skip
+
+
+def test_an_answer_that_runs_on_was_sampled_up_to_the_budget_whichever_way():
+    """Three tokens of thinking, then thirty of answer: the first call of Qwen3's procedure takes the budget's."""
+    found, engine, _ = run(script("aa", "1" * 30), [2, 10, 20])
+    assert by_budget(found)[10]["anew_tokens"] == 3 + 8
+    assert by_budget(found)[20]["anew_tokens"] == 20
+    assert by_budget(found)[20]["new_tokens"] == 28
+    assert cost(found) == Cost(engine.sampled_tokens, 20, 2 + 2 + 11 + 20, 2, 3)
 
 
 def ask(engine, prompt, limit, seed):
@@ -336,9 +352,52 @@ def test_an_answer_without_any_thinking_has_the_budget_itself():
 def test_cost_in_words():
     found, engine, _ = run(script("aaaaaaaaaaaaaaaaaaaa", "42"), [5, 10, 15, 20])
     # forced four times: 20 thoughts, 8 beyond, and 2 + 3 + 3 + 3 answered; alone the longest takes 20 + 3
-    assert cost(found) == Cost(engine.sampled_tokens, 23, sum(found["anew_tokens"]))
-    assert str(Cost(30, 20, 90)) == (
-        "30 tokens sampled, 1.50 times the longest budget alone (20); each budget anew: 90, 4.50 times")
+    assert cost(found) == Cost(engine.sampled_tokens, 23, sum(found["anew_tokens"]), 4, 20)
+    said = "{} tokens sampled, {} times the longest budget alone (20); each budget anew: 90, 4.50 times"
+    assert str(Cost(30, 20, 90, 4, 18)) == said.format(30, "1.50")
+    assert str(Cost(31, 20, 90, 4, 18)) == said.format(31, "1.55") + "; answer_tokens = 2 would keep it within 1.5"
+    assert str(Cost(31, 20, 90, 10, 18)) == said.format(31, "1.55") + "; fewer budgets would keep it within 1.5"
+
+
+@st.composite
+def talkers(draw):
+    """A model that ends a thinking, and an answer, with a chance of its own after every token."""
+    think, answer = (draw(st.sampled_from([0.0, 0.02, 0.1, 0.5])) for _ in range(2))
+
+    def speak(text, rng):
+        if text.count("<think>") > text.count("</think>"):
+            return "</think>" if rng.random() < think else "a"
+        return "</s>" if rng.random() < answer else "1"
+    return speak
+
+
+@settings(max_examples=60, deadline=None)
+@given(talkers(), st.sets(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 12))
+def test_a_sweep_costs_at_most_its_own_answers_more_than_the_longest_budget_alone(speak, budgets, limit):
+    found, engine, _ = run(speak, budgets, n=3, tokenizer=shared(), answer_tokens=limit)
+    price = cost(found)
+    assert price.sampled == engine.sampled_tokens <= price.longest + price.answers * limit
+    assert price.answers <= 3 * len(budgets)
+    if price.sampled > 1.5 * price.longest:
+        shorter = price.thinking // (2 * price.answers)
+        assert ("fewer budgets" in str(price)) == (shorter == 0)
+        if shorter:
+            cheap = cost(run(speak, budgets, n=3, tokenizer=shared(), answer_tokens=shorter)[0])
+            assert cheap.sampled <= 1.5 * cheap.longest
+
+
+@settings(max_examples=30, deadline=None)
+@given(talkers(), st.integers(1, 8), st.integers(1, 5))
+def test_of_any_model_budgets_of_twice_the_answers_so_far_keep_within_the_limit(speak, m, limit):
+    price = cost(run(speak, [2 * j * limit for j in range(1, m + 1)], n=3, tokenizer=shared(), answer_tokens=limit)[0])
+    assert price.sampled <= 1.5 * price.longest
+
+
+def test_the_dearest_sweep_by_hand():
+    """Nothing ever ends: an answer for budget 0, one at each of five more, and the long generation runs on by one."""
+    price = cost(run(lambda text, rng: "1", [0, 10, 20, 30, 40, 50, 60], tokenizer=shared())[0])
+    assert price == (60 + 8 + 6 * 8 + 8, 60 + 8, 8 + 10 + 20 + 30 + 40 + 50 + 60 + 6 * 8, 7, 60)
+    assert str(price).endswith("; answer_tokens = 4 would keep it within 1.5")
 
 
 def test_an_engine_that_miscounts_is_found_out():
