@@ -169,8 +169,25 @@ def _answer(table: Table, fields: dict[str, Any], labels: list[str] | None) -> s
         text = _text(value, "answer")
     if table.answer_pattern is not None and text:
         text = _last_match(table.answer_pattern, text)
-    text = (text or "").strip()
-    return LETTERS[labels.index(text)] if labels and text in labels else text or None
+    return _by_place((text or "").strip(), labels or []) or None
+
+
+def _by_place(gold: str, labels: list[str]) -> str:
+    """A gold that names options by the source's labels, by their places: C of the labels A and C is B.
+
+    Raises:
+        RowFault: it names an option that is null, whose letter would become that of another.
+    """
+    if gold in labels:
+        return LETTERS[labels.index(gold)]
+    named = re.sub(r"[\s,;、，]", "", gold)
+    if not named.isalpha() or labels == list(LETTERS[: len(labels)]):
+        return gold
+    if set(named) <= set(labels):
+        return "".join(LETTERS[labels.index(label)] for label in named)
+    if set(named) <= set(LETTERS[: len(labels)]) and set(labels) <= set(LETTERS):
+        raise RowFault(f"answer: {gold!r} is none of the options {', '.join(labels)}")
+    return gold
 
 
 def _last_match(pattern: str, text: str) -> str:

@@ -144,12 +144,13 @@ def test_problems_from_several_fields(tmp_path):
         (None, 0, {"answer_is": "index"}, "answer: '0' is no place among 0 options"),
         ({"A": "x", "B": "y"}, "B", {}, (["x", "y"], "B")),
         ({"B": "y", "A": "x"}, "B", {}, (["x", "y"], "B")),
-        (
-            {"A": "x", "C": "z", "B": None},
-            "C",
-            {},
-            (["x", "z"], "B"),
-        ),  # a gap closes, and the gold moves with it
+        ({"A": "x", "C": "z", "B": None}, "C", {}, (["x", "z"], "B")),  # a gap closes, and the gold moves with it
+        ({"A": None, "B": "x"}, "B", {}, (["x"], "A")),
+        ({"A": None, "B": "x"}, "A", {}, "answer: 'A' is none of the options B"),  # not x, which is A after it
+        ({"A": None, "B": "x"}, "x", {}, (["x"], "x")),
+        ({"A": "x", "B": None, "C": "y", "D": "z"}, "C, D", {}, (["x", "y", "z"], "BC")),
+        ({"1": "x", "3": "y"}, "13", {}, (["x", "y"], "13")),  # a value, not the options 1 and 3
+        ({"a": "x", "c": "y"}, "A", {}, (["x", "y"], "A")),
         ({"A": "x", "B": "y", "C": "z", "D": "u"}, "ACD", {}, (["x", "y", "z", "u"], "ACD")),
         ({"text": ["x", "y"], "label": ["1", "2"]}, "2", {}, (["x", "y"], "B")),
         ({"1": "x", "2": "y"}, "1", {}, (["x", "y"], "A")),
