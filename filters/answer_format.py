@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from assay.filters.answers import ASKS, CHOICE_WORDING, TRUTH, is_prose, lost_options, normalise_gold
-from assay.filters.options import MAX_CHARS, Run, loose, named_labels, ordinal, plain, runs, value_of
+from assay.filters.answers import ASKS, CHOICE_WORDING, NOT_FOUND, TRUTH, is_prose, lost_options, normalise_gold
+from assay.filters.options import HEADS, MAX_CHARS, Run, loose, named_labels, number_of, plain, runs, value_of
 
 __all__ = ["ACTIONS", "FORMATS", "classify", "decide", "reformulate"]
 
@@ -24,19 +24,19 @@ MAX_GOLD = 10_000  # characters of a gold that are read
 
 # A text that a rule below could name matches the rule's signs. (?-u:\b) keeps the engine's fast path on Chinese.
 LABEL_SIGNS = (  # of a letter, of a digit, of a Roman number, and of the signs that are labels by themselves
-    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}(?:[.．)）:：、，\]】\-–—|]|</|\\\)|\*\*)"
-    r"|(?m:^[ \t>*-]{{0,8}}[{}][ \t])|[0-9]{}[.．、]"
+    r"(?:^|[^A-Za-z0-9])[{}][\s}}$*]{{0,20}}(?:[.．)）:：、，\]】}}>\-–—|]|</|\\\)|\*\*)"
+    r"|(?m:^[ \t>*-]{{0,8}}[{}]\s)|[0-9][{}][.．、]"
     r"|(?:^|[^A-Za-z0-9.])[{}]\s{{0,3}}[.．)）、:]|(?i:(?-u:\b){}\s{{0,3}}[.):）])|[{}]|circled"
 )
-HEADED = r"|(?i:choices|options|that apply)|选项|(?:Q|Question|Problem|Part|Task) ?[12]"
-FIRST = LABEL_SIGNS.format("AaＡａ", "Aa", "A", "1１", "i", "①⑴ⅠⅰⒶⓐ") + HEADED
+HEADED = r"|(?i:choices|options|that apply)|选项|" + f"{HEADS[0]}[12]|{HEADS[1]}[一二]"
+FIRST = LABEL_SIGNS.format("AaＡａFＦ甲", "AaF", "AF", "1１", "i", "①❶➀➊⓵⑴ⅠⅰⒶⓐ⒜🄐🄰🅐🅰Ⓕⓕ⒡🄕🄵🅕🅵") + HEADED
 SIGNS = {
-    "options": LABEL_SIGNS.format("BbＢｂ", "Bb", "B", "2２", "ii", "②⑵ⅡⅱⒷⓑ") + HEADED,
+    "options": LABEL_SIGNS.format("BbＢｂGＧ乙", "BbG", "BG", "2２", "ii", "②❷➁➋⓶⑵ⅡⅱⒷⓑ⒝🄑🄱🅑🅱Ⓖⓖ⒢🄖🄶🅖🅶") + HEADED,
     "boolean": r"(?i:true|false|(?-u:\b)yes(?-u:\b)|(?-u:\b)T ?(?:/|or) ?F(?-u:\b)|wrong|correct|valid)"
     r"|√|判断|是否|正误|对错|的打",
     "proof": r"(?i:show|prove|demonstrate|verify)|证",
     "explain": r"(?i:explain|justify|describe|discuss|interpret|compare|comment|derive|reason|proof"
-    r"|why|show|establish|deduce|argue|confirm)"
+    r"|why|show|establish|deduce|argue|confirm|essay)"
     r"|说明|解释|简述|谈谈",
     "embedded": r"(?i:\[asy\]|!\[|includegraphics|<im|tikz|\[image|data:image|\.(?:png|jpe?g|gif|svg|webp|bmp))",
     "figure": r"(?i:fig(?:ure|\.)|diagram|graph|picture|image|chart|plot|histogram|drawing|drawn|shown|illustrat"
@@ -46,9 +46,11 @@ TEXT_SIGNS = "|".join(SIGNS.values())
 BITS = {rule: 1 << place for place, rule in enumerate(SIGNS)}
 GOLD_SIGNS = (
     r"(?i)^[^A-Za-z0-9]{0,12}(?:true|false|yes|no|t(?-u:\b)|f(?-u:\b)|(?:in)?(?:valid|correct)"
-    r"|[yn][^A-Za-z0-9]{0,3}$|wrong|right|q\.?e\.?d|see|proof|the |answer|option|choice)"
+    r"|[yn][^A-Za-z0-9]{0,3}$|wrong|right|(?:not|it|they|there|this|that|s?he)(?-u:\b)"
+    r"|q\.?e\.?d|see|proof|the |answer|option|choice)"
     r"|^[^A-Za-z0-9]{0,4}(?:text|math|box)"
-    r"|(?-u:\b)[A-J]{1,5}[^A-Za-z0-9]{0,3}$|^\W{0,4}[A-EＡ-Ｅ]\s?[).:、\]）．：】]|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩Ⓐ-Ⓙ]"
+    r"|(?-u:\b)[A-K]{1,5}[^A-Za-z0-9]{0,3}$|^\W{0,4}[A-KＡ-Ｋ]\s?[).:、\]）．：】]"
+    r"|[是否对错正确真假√×✓✗✔✘能够会以证略见①-⑩❶-➓Ⓐ-ⓩ⒜-⒵🄐-🅿甲乙丙丁戊己]"
 )
 NUMBER = r"^[-+0-9\s.,/()$%]*[0-9][-+0-9\s.,/()$%]*$"  # a gold that is a value and nothing else
 
@@ -139,6 +141,10 @@ TRUE_OR_FALSE = re.compile(
     r"|判断(?:题|正误|对错|真假|下列|以下|[:,])|是否正确"
     r"|对的打|正确的打|打[“\"]?√|\([√×对错] ?[或/] ?[√×对错]\)"
 )
+SENTENCE = re.compile(  # "It does not"
+    r"(?i)(?:not\b|(?:it|they|there|this|that|s?he)\s(?:(?:do|does|is|are|can|will|has|have)\b|cannot|\w+n'?t))[^\d=]*"
+)
+WHETHER = re.compile(r"是否(?:一定|可能|都|能|会)?([一-鿿]{1,6})")
 LETTERS_TF = re.compile(r"(?i)(?:(?:[tfyn]|right|wrong)\b[\s,;]*)+")
 YES_NO_QUESTION = re.compile(
     r"(?i)(?:^|[.!?:\n]\s{1,3})(?:is|are|was|were|does|do|did|can|could|will|has|have|must)\b"
@@ -152,7 +158,9 @@ def _boolean_gold(gold: str, text: str) -> Finding | None:
         return "true_false", f'gold "{gold[:40]}"'
     if LETTERS_TF.fullmatch(word) and (TRUE_OR_FALSE.search(text) or _asks_yes_or_no(text)):
         return "true_false", f'gold "{gold[:40]}", wording "true or false"'
-    return None
+    asked = WHETHER.search(text)
+    said = (asked and word.removeprefix("不") == asked[1]) or (SENTENCE.fullmatch(word) and _asks_yes_or_no(text))
+    return ("true_false", f'gold "{gold[:40]}" to a question of yes or no') if said else None
 
 
 def _asks_yes_or_no(text: str) -> str | None:
@@ -220,10 +228,14 @@ def _is_choice(run: Run, text: str, gold: str) -> bool:
     if any(TRIVIAL.fullmatch(value) for value in run.values) or _is_naming(run):
         return False
     labels = named_labels(gold)
-    by_label = bool(labels) and max(ordinal(label) for label in labels) <= len(run)
+    by_label = bool(labels) and set(map(number_of, labels)) <= set(map(number_of, run.labels))
     if run.kind in ("letters", "lowercase"):
         sure = by_label and labels[0].isalpha()
         return sure or _gold_among(run, gold) or (len(run) > 2 and _looks_like_options(run, text, gold))
+    if run.kind in ("cells", "stems"):  # as are the rows of data, and persons
+        named = by_label and run.kind == "cells" and ASKS.search(run.stem)
+        chosen = (by_label or _gold_among(run, gold)) and (SELECTS.search(run.stem) or STEM_ENDS.search(run.stem))
+        return bool(named or chosen) and not _asking(run)
     if (by_label and not labels[0].isascii()) or _offers_numbers(run, gold, by_label):
         return True  # a gold ② names ②, whatever is counted
     if COUNTS.search(run.stem + run.tail) or not SELECTS.search(f"{run.tail[-60:]}\n{run.stem}"):
@@ -241,8 +253,10 @@ def _offers_numbers(run: Run, gold: str, by_label: bool) -> bool:
 
 
 def _is_naming(run: Run) -> bool:
-    """True for "Plan A: ... Plan B: ..." and P (A) = ..., P (B) = ..."""
+    """True for "Plan A: ... Plan B: ...", P (A) = ..., P (B) = ..., and Ann (A), Bob (B)."""
     words = set(run.before)
+    if all(len(word) > 1 and word[0] == label.lower() for word, label in zip(run.before, run.labels)):
+        return True
     repeated = len(words) == 1 and not words & {"", "option", "choice", "answer", "part", "question"}
     return repeated or all(value.startswith(("=", "+", "∪", "∩", "|")) for value in run.values)
 
@@ -286,6 +300,7 @@ PROVE = re.compile(
 EXPLAIN = re.compile(
     rf"(?i){OPENING}(?:explain|justify|describe|discuss|interpret|compare|comment|derive"
     r"|give (?:a )?(?:reasons?|proof)|why"
+    r"|write an? (?:\w+ ){0,2}essay|establish the (?:identity|inequality|formula)"
     r"|show(?= \S{0,12}[$\\/^+*=<>(|])|(?:establish|deduce|argue|confirm)(?= that))\b"
     r"|说明(?:理由|原因|为什么)|试说明|解释|简述|谈谈"
 )
@@ -297,10 +312,12 @@ PICTURE = r"(?:figure|diagram|graph|picture|image|chart|drawing|illustration|plo
 REFERENCE = re.compile(
     rf"(?i)\b{PICTURE} (?:shown|below|above|(?:at|to|on) (?:the |your )?(?:right|left)|shows|given)\b"
     r"|\b(?:shown|pictured|illustrated|depicted|drawn)(?: (?:in|below|above|here|at)\b|\s?[.?])"
-    r"|\b(?:in|from|on|to|see) (?:the|this) (?:\w+ )?(?:figure|diagram|graph|chart)\b(?! of)|\b(?:figure|fig\.) ?\d"
+    r"|\b(?:in|from|on|to|see) (?:the|this) (?:\w+ )?(?:figure|diagram|graph|chart|image|picture)\b(?! of)"
+    r"|\b(?:figure|fig\.) ?\d"
     r"|[如下右左上]图|图中|图 ?\d|图所示|示意图|(?:根据|观察|从|由).{0,6}图"
 )
 PLOTTED = re.compile(r"(?i)\b(?:graphs?|charts?|plots?|histograms?)\b|[统图]计图|图象如图|图像如图")
+NUMBERED = re.compile(r"(?:∠|angles? |\\angle ?)\d\b(?! ?(?:°|\^|deg))")  # an angle that the figure alone can name
 GIVEN = re.compile(
     r"(?i)(?<![a-z_])\d+(?:\.\d+)?|=|\\(?:parallel|perp|cong)|\b(?:two|three|four|five|six|eight|ten|half)\b"
 )
@@ -341,6 +358,8 @@ def _proof(text: str, gold: str, proves: bool, explains: bool) -> Finding | None
         asked = any(ASKS.search(part) for part in re.split(r"[.。;；\n]", text) if not PROVE.search(part))
         return None if value and asked else ("proof", f'wording "{match[0].strip()}"')
     explain = EXPLAIN.search(text) if explains and not value else None
+    if explain and explain[0].lower().endswith("describe") and gold[:1].islower() and not NOT_FOUND.fullmatch(gold):
+        return None  # a phrase, "concave up for x > 3", where a description would be a sentence
     return ("proof", f'wording "{explain[0].strip()}"') if explain else None
 
 
@@ -356,7 +375,7 @@ def _missing_figure(text: str) -> Finding | None:
         return None
     given = len(GIVEN.findall(re.sub(r"(?i)(?:图|figure|fig\.)\s?\d+(?:\.\d+)?", "", text)))
     plotted = PLOTTED.search(text) and "=" not in text and not TABLE.search(text) and given < 3
-    short = given < 2 or plotted
+    short = given < 2 or plotted or NUMBERED.search(text)
     return ("figure", f'"{reference[0].strip()}" with {given} quantities given') if short else None
 
 
@@ -430,25 +449,24 @@ def _opened(row: Mapping[str, Any]) -> tuple[str, str, str | None]:
     """Stem, value and null, or why a multiple-choice row has no open form."""
     text, gold = plain((row["problem"] or "")[:MAX_CHARS]), normalise_gold((row["answer"] or "")[:MAX_GOLD])
     run = next((run for run in runs(text) if _is_choice(run, text, gold)), None)
-    values = [value_of(value or "") for value in row.get("options") or ()] or list(run.values if run else ())
+    options = {place: value_of(value or "") for place, value in enumerate(row.get("options") or (), 1)}
+    options = options or (dict(zip(map(number_of, run.labels), run.values)) if run else {})
     stem = _open_stem(run.stem if run else text)
-    value = _chosen(values, gold)
+    value = _chosen(options, gold)
     if value is None:
-        return stem, "", f"gold {gold[:20]} is not one of {len(values)} options"
+        return stem, "", f"gold {gold[:20]} is not one of {len(options)} options"
     if NO_VALUE.search(value) or is_prose(normalise_gold(value)):
         return stem, value, f"the option {value[:40]} is no value to verify"
     return stem, value, _stem_fault(stem)
 
 
-def _chosen(values: list[str], gold: str) -> str | None:
-    """The one option that the gold names by its label or is equal to."""
+def _chosen(options: Mapping[int, str], gold: str) -> str | None:
+    """The one option, by the number of its label, that the gold names or is equal to."""
     labels = named_labels(gold)
-    equal = [value for value in values if loose(value) == loose(value_of(gold))]
+    equal = [value for value in options.values() if loose(value) == loose(value_of(gold))]
     if len(equal) == 1:
         return equal[0]
-    if len(labels) == 1 and not labels[0].isdigit() and ordinal(labels[0]) <= len(values):
-        return values[ordinal(labels[0]) - 1]
-    return None
+    return options.get(number_of(labels[0])) if len(labels) == 1 and not labels[0].isdigit() else None
 
 
 def _open_stem(stem: str) -> str:

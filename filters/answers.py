@@ -100,7 +100,7 @@ BOOLEAN = re.compile(rf"(?i)\W{{0,3}}(?:{TRUTH})\W{{0,3}}|\\text\{{(?:{TRUTH})\}
 WORD = re.compile(r"(?i)[a-z]{3,}|\b(?:an|as|at|be|by|if|in|is|it|no|of|on|or|so|to|up|we)\b")  # ab is a product
 NOT_FOUND = re.compile(
     r"(?i)(?:see (?:the )?)?(?:proof|solution|explanation|above|below)s?(?: (?:is )?(?:omitted|above|below))?"
-    r"|not ?(?:found|given|available|provided|specified)|unknown|q\.?e\.?d\.?|(?:answers? (?:may|will) )?vary"
+    r"|not ?(?:found|given|available|provided|specified)|unknown|q\.?e\.?d\.?|(?:answers? (?:(?:may|will) )?)?vary"
     r"|varies|omitted"
     r"|[见略]?(?:证明|解析|解答|过程|详解)?[见略]?"
 )
@@ -171,7 +171,7 @@ CHOICE_WORDING = re.compile(
 )
 ARTICLE = re.compile(r"(?<![A-Za-z\\])A(?= [a-z])")
 
-LABELLED = re.compile(r"^[(\[]?([A-E])\s?[)\].:、](?=\s|\d)(?!\s{0,3}[A-Z]\b)")
+LABELLED = re.compile(r"^[(\[]?([A-K])\s?[)\].:、](?=\s|\d)(?!\s{0,3}[A-Z]\b)")
 ASKS_LETTER = re.compile(
     r"(?i)\b(?:which|what|whose|the|next|missing|capital)\s(?:\w+\s){0,2}(?:letters?|grade|vitamin|note)\b(?! to)"
     r"|(?:哪|什么)个?(?:大写|小写)?字母"
@@ -183,20 +183,21 @@ HIGH_BASE = re.compile(  # in which letters are digits; the base of a triangle i
 
 
 def lost_options(problem: str, gold: str) -> bool:
-    """True where the gold is option letters, A to E, and the problem neither has options nor names them.
+    """True where the gold is option letters and the problem neither has options nor names them.
 
-    The vertex B of a triangle and vitamin C are named by the problem; the article A is not a name. Where a letter
-    is asked for, or is a digit, it is a value. "B. 5" is a letter, too, but D.N.E. is none.
+    Letters after E, which are units and forces, are so only where the wording is of a choice. The
+    vertex B of a triangle and vitamin C are named by the problem; the article A is not a name. Where a letter is
+    asked for, or is a digit, it is a value. "B. 5" is a letter, too, but D.N.E. is none.
     """
     labels = named_labels(gold) or tuple(LABELLED.findall(gold[:200]))
     letters = "".join(labels)
     bare = letters.islower() and not re.search(r"\([a-e]\)", gold)
-    if bare or not re.fullmatch("[A-E]{1,5}|[a-e]", letters):
+    if bare or not re.fullmatch("[A-K]{1,5}|[a-e]", letters):
         return False
     text = plain(problem[:MAX_CHARS])
     if CHOICE_WORDING.search(text):
         return not _with_labels(text, labels)
-    if ASKS_LETTER.search(text) or HIGH_BASE.search(text):
+    if re.search("[F-K]", letters) or ASKS_LETTER.search(text) or HIGH_BASE.search(text):
         return False
     named = ARTICLE.sub(" ", text)
     return not any(re.search(rf"(?<![a-z\\]){label}(?![a-z])", named) for label in labels) and not runs(text)

@@ -37,8 +37,7 @@ class Figure:
     on: str
     value: float
     of: int
-    need: float | None
-    """None: only reported."""
+    need: float
     most: bool = False
     """Whether `need` is the most that is allowed instead of the least."""
     misses: list[str] = field(default_factory=list, repr=False)
@@ -46,13 +45,12 @@ class Figure:
     @property
     def holds(self) -> bool:
         """Whether the figure is what it must be."""
-        met = self.need is None or (self.value <= self.need if self.most else self.value >= self.need)
-        return self.of > 0 and met
+        return self.of > 0 and (self.value <= self.need if self.most else self.value >= self.need)
 
     @property
     def bound(self) -> str:
         """What the figure must be, in words."""
-        return "only reported" if self.need is None else f"{'<=' if self.most else '>='} {_percent(self.need)}"
+        return f"{'<=' if self.most else '>='} {_percent(self.need)}"
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
@@ -110,15 +108,15 @@ def multiple_choice(pool: pl.DataFrame) -> Figure:
 
 def false_positives(pool: pl.DataFrame) -> Figure:
     """Free answers taken for multiple choice or true/false."""
-    return _taken(pool, "formats, false positives", ["multiple_choice", "true_false"], 0.005)
+    return _taken(pool, "formats, false positives", ["multiple_choice", "true_false"])
 
 
 def other_formats(pool: pl.DataFrame) -> Figure:
     """Free answers dropped as a proof or several questions: false positives too, but for the few that are such."""
-    return _taken(pool, "formats, read as proof or several", ["proof", "multi_part"], None)
+    return _taken(pool, "formats, read as proof or several", ["proof", "multi_part"])
 
 
-def _taken(pool: pl.DataFrame, what: str, formats: list[str], need: float | None) -> Figure:
+def _taken(pool: pl.DataFrame, what: str, formats: list[str], need: float = 0.005) -> Figure:
     rows = pool.filter(~pl.col("source").is_in(CHOICE))
     found = answer_format.classify(rows).with_columns(rows["source", "problem", "answer"])
     wrong = found.filter(pl.col("format").is_in(formats)).rechunk()  # pl.format needs it

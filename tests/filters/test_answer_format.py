@@ -137,12 +137,16 @@ def test_reformulate():
         ("Compute 1+1.", "2", None),
         ("What is 2+3?\n* A. 4\n* B. 5\n* C. 6", "B", None),
         ("What is 2+3?\n- (A) 4\n- (B) -5", "(B) -5", None),
+        ("What is 2+3?\nF. 3\nG. 4\nH. 6\nJ. 5\nK. 7", "J", None),
+        ("What is 2+3?\n|A|4|\n|B|5|", "B", None),
+        ("方程2x=6的解是（ ）甲、2 乙、3 丙、4", "乙", None),
     ])
     opened = reformulate(rows)
     assert opened.select("id", "problem", "answer").rows() == [
         ("0", "What is $2+3$?", "5"), ("1", "计算 1+1 的结果是____", "2"), ("2", "How many primes are below 10?", "4"),
         ("3", "Find 3^2.", "9"), ("10", "Compute 1+1.", "2"),
         ("11", "What is 2+3?", "5"), ("12", "What is 2+3?", "-5"),
+        ("13", "What is 2+3?", "5"), ("14", "What is 2+3?", "5"), ("15", "方程2x=6的解是____", "3"),
     ]
     assert opened["options"].is_null().all()
     decisions = decide(rows, {"multiple_choice": "reformulate"})
@@ -176,7 +180,7 @@ def test_any_input_has_one_format_in_order(rows):
 @pytest.mark.parametrize(
     "unit",
     ["(", "A. ", " ", "\n", "若", "$", "①②", "\\text{", "use ", "B)\\quad ", "(A) x (B) y ", "\x00\u2028", "A、",
-     "such that "],
+     "such that ", "{A} ", "|A|1", "<A>", "'A) ", "甲、1", "F. G. ", "第一:", "A\n\n", "是否"],
 )
 @pytest.mark.timeout(120)  # seconds here; a rule that is not linear takes hours
 def test_a_megabyte_has_a_format(unit):
