@@ -11,7 +11,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from assay.eval.intervals import bootstrap_means, mcnemar_exact, percentiles
+from assay.eval.intervals import (
+    bootstrap_means,
+    clustered_mean,
+    mcnemar_exact,
+    minimum_detectable_difference,
+    percentiles,
+)
 from assay.eval.pass_at_k import pass_at_k
 
 __all__ = ["changes", "scored", "table"]
@@ -30,13 +36,14 @@ def table(teacher: pl.DataFrame, before: pl.DataFrame, after: pl.DataFrame, *, t
         trained: the tasks that were trained on. A loss on any other is called forgetting.
 
     Returns:
-        `task, trained, items, teacher, before, after, gain, gain_low, gain_high, gap_recovered, gap_low,
-        gap_high, gained, lost, p, forgotten`, and `teacher_tokens, before_tokens, after_tokens` where
+        `task, trained, items, teacher, before, after, gain, gain_low, gain_high, mdd, gap_recovered, gap_low,
+        gap_high, gap_mdd, gained, lost, p, forgotten`, and `teacher_tokens, before_tokens, after_tokens` where
         recorded. gain = after - before; gap_recovered = gain / (teacher - before), null unless the teacher is
         ahead, its interval null unless the teacher is ahead in all of the resamples but the interval's lower
-        tail: a ratio over a gap that may be zero has no finite interval. `gained` and `lost` count items
-        whose rate rose or fell, `p` is their exact sign test (McNemar's for one draw an item). `forgotten`:
-        not trained on, and the whole interval of the gain is below 0.
+        tail: a ratio over a gap that may be zero has no finite interval. `mdd` is the true gain that these items
+        would show in four cases of five, null without spread; `gap_mdd` its share of the gap as it was estimated.
+        `gained` and `lost` count items whose rate rose or fell, `p` is their exact sign test (McNemar's for one
+        draw an item). `forgotten`: not trained on, and the whole interval of the gain is below 0.
 
     Raises:
         ValueError: columns or items are missing, an item appears twice, k exceeds an item's samples, or no items.
@@ -49,19 +56,21 @@ def table(teacher: pl.DataFrame, before: pl.DataFrame, after: pl.DataFrame, *, t
         row = {"task": task, "trained": task in trained, "items": part.height}
         rows.append({**row, **_student(part, confidence, replicates, seed),
                      **_gap(part, confidence, replicates, seed), **_tokens(part)})
-    forgotten = ~pl.col("trained") & (pl.col("gain_high") < 0)
-    return pl.DataFrame(rows, infer_schema_length=None).with_columns(forgotten=forgotten)
+    forgotten, gap = ~pl.col("trained") & (pl.col("gain_high") < 0), pl.col("teacher") - pl.col("before")
+    found = pl.DataFrame(rows, schema_overrides={"mdd": pl.Float64}, infer_schema_length=None)
+    return found.with_columns(forgotten=forgotten, gap_mdd=pl.when(gap > 0).then(pl.col("mdd") / gap))
 
 
-def changes(before: pl.DataFrame, after: pl.DataFrame, k: int = 1) -> pl.DataFrame:
-    """Per item `task, item, before, after, change (gained, lost, same)`, in the order of `before`.
+def changes(teacher: pl.DataFrame, before: pl.DataFrame, after: pl.DataFrame, k: int = 1) -> pl.DataFrame:
+    """Per item `task, item, teacher, before, after, change (gained, lost, same)`, the greatest changes first.
 
     With several samples an item, part of these changes is sampling noise: judge them by `table`'s `p`.
     """
     gain = pl.col("after") - pl.col("before")
     moved = pl.when(gain > 0).then(pl.lit("gained")).when(gain < 0).then(pl.lit("lost"))
-    change = moved.otherwise(pl.lit("same"))
-    return _joined(before, after, k).select(*KEY, "before", "after", change=change)
+    joined = _joined(before, after, k).join(_rates(teacher, "teacher", k), on=KEY, how="left", maintain_order="left")
+    found = joined.sort(gain.abs(), descending=True, maintain_order=True)
+    return found.select(*KEY, "teacher", "before", "after", change=moved.otherwise(pl.lit("same")))
 
 
 def scored(*frames: pl.DataFrame, k: int = 1) -> list[pl.DataFrame]:
@@ -70,12 +79,14 @@ def scored(*frames: pl.DataFrame, k: int = 1) -> list[pl.DataFrame]:
     return [frame.join(short, on=KEY, how="anti", maintain_order="left") for frame in frames]
 
 
-def _student(part: pl.DataFrame, confidence: float, replicates: int, seed: int) -> dict[str, float]:
+def _student(part: pl.DataFrame, confidence: float, replicates: int, seed: int) -> dict[str, float | None]:
     before, after = part["before"].to_numpy(), part["after"].to_numpy()
     low, high = percentiles(bootstrap_means(after - before, replicates, seed)[:, 0], confidence)
     rose, fell = after > before, after < before
+    error = clustered_mean(after - before, None, confidence).standard_error
+    mdd = minimum_detectable_difference(error, len(after), confidence) if error > 0 else None
     return {"before": before.mean(), "after": after.mean(), "gain": (after - before).mean(),
-            "gain_low": float(low), "gain_high": float(high), "gained": int(rose.sum()),
+            "gain_low": float(low), "gain_high": float(high), "mdd": mdd, "gained": int(rose.sum()),
             "lost": int(fell.sum()), "p": mcnemar_exact(rose, fell)}
 
 

@@ -169,7 +169,8 @@ def caution(items: int) -> str | None:
     if items < FEW_ITEMS:
         return f"{items} items: the interval is rough, half widths up to {0.98 / items**0.5:.2f}"
     if items < ABOUT_100:
-        return f"{items} items: unpaired differences below about {1.4 / items**0.5:.2f} are within the noise"
+        return (f"{items} items: half widths up to {0.98 / items**0.5:.2f}, unpaired differences below about "
+                f"{1.4 / items**0.5:.2f} are within the noise")
     return None
 
 

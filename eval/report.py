@@ -20,6 +20,7 @@ import polars as pl
 from assay.eval.checks import checks
 from assay.eval.comparison import points, told
 from assay.eval.curves import headline
+from assay.eval.intervals import caution
 
 if TYPE_CHECKING:
     from assay.eval.charts import Figure
@@ -28,7 +29,8 @@ __all__ = ["ReportData", "write_report"]
 
 MAX_SAMPLES = 200  # in the page; all of them are in data/samples.parquet
 MAX_CHARS = 12_000  # of a completion in the page: its middle is left out
-MAX_ROWS = 400  # of a figure's folded table
+MAX_ROWS = 400  # of a figure's folded table, and of items gained and lost
+MAX_TEXT = 200  # of a problem in a table
 
 COLUMNS = {
     "funnel": ("filter", "rows_in", "rows_out", "reasons"),
@@ -43,6 +45,7 @@ COLUMNS = {
     "outcomes": ("benchmark", "model", "items", "samples", "unscored"),
     "benchmarks": ("benchmark", "items", "revision", "hash", "contaminated"),
     "distillation": ("task", "model", "accuracy", "low", "high", "tokens"),
+    "distillation_items": ("student", "task", "item", "problem", "teacher", "before", "after", "change"),
     "samples": ("problem_id", "problem", "gold", "model", "completion", "status", "reason", "tokens", "tags"),
 }  # fmt: skip
 
@@ -73,6 +76,7 @@ class ReportData:
     benchmarks: pl.DataFrame | None = None
     four_way: pl.DataFrame | None = None
     distillation: pl.DataFrame | None = None
+    distillation_items: pl.DataFrame | None = None
     samples: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
@@ -96,7 +100,7 @@ def write_report(data: ReportData, folder: Path, title: str) -> Path:
     for figure in figures.values():
         (folder / "plots" / f"{figure.name}.png").write_bytes(png(figure))
         _write_numbers(figure.numbers, folder / "data" / figure.name)
-    for name in ("samples", "outcomes", "benchmarks"):
+    for name in ("samples", "outcomes", "benchmarks", "distillation_items"):
         if (frame := getattr(data, name)) is not None:
             _write_numbers(frame, folder / "data" / name)
     page = folder / "report.html"
@@ -186,16 +190,31 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def moved(items: pl.DataFrame | None) -> tuple[list[dict[str, Any]], str]:
+    """The items that students gained and lost, at most `MAX_ROWS`, texts cut short; and how many there are."""
+    if items is None:
+        return [], ""
+    rows = items.head(MAX_ROWS).with_columns(pl.col("problem").str.head(MAX_TEXT)).to_dicts()
+    several = items["student"].n_unique() > 1 or items["task"].n_unique() > 1
+    for row in rows:
+        row["of"] = f"{row['task']}, {row['student']}" if several else ""
+    counts = [f"{(items['change'] == change).sum():,} {change}" for change in ("gained", "lost")]
+    return rows, f"{', '.join(counts)}; shown are the {len(rows):,} greatest changes, of which some are chance. "
+
+
 def gained(row: Mapping[str, Any]) -> str:
     """A student's change in words; empty for the others."""
     if row.get("gain") is None:
         return ""
     change = points(row["gain"], row["gain_low"], row["gain_high"])
-    said = [f"{change} points, {row['gained']} items gained, {row['lost']} lost (p = {row['p']:.2g})"]
+    seen = "" if row.get("mdd") is None else f" (detectable: {100 * row['mdd']:.2f})"
+    said = [f"{change} points{seen}, {row['gained']} items gained, {row['lost']} lost (p = {row['p']:.2g})"]
     if row["gap_recovered"] is not None:
         ends = "interval unknown" if row["gap_low"] is None else f"{row['gap_low']:.0%}, {row['gap_high']:.0%}"
-        said.append(f"of the gap {row['gap_recovered']:.0%} [{ends}]")
-    return "; ".join(said + ["forgotten"] * bool(row["forgotten"])).replace("-", "−")
+        seen = "" if row.get("gap_mdd") is None else f" (detectable: {row['gap_mdd']:.0%})"
+        said.append(f"of the gap {row['gap_recovered']:.0%} [{ends}]{seen}")
+    few = caution(row["items"])
+    return "; ".join([*said, *(["forgotten"] * bool(row["forgotten"])), *([few] if few else [])]).replace("-", "−")
 
 
 # ------------------------------------------------------------------------------------------ samples to read
@@ -271,6 +290,7 @@ def _render(data: ReportData, figures: dict[str, Figure], title: str) -> str:
         checks=checks(data),
         notes=((data.summary or {}).get("evaluation") or {}).get("notes") or [],
         comparisons=told(data.difference),
+        moved=moved(data.distillation_items),
         problems=problems,
         samples_note=note,
         colours=charts.COLOURS,

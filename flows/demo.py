@@ -151,6 +151,8 @@ class Demo:
             distilled(results, student),
         ]
         data = merge(parts)
+        for line in evaluation.gains(data.distillation):
+            self.console.say(f"  {line}")
         self.seconds["total"] = sum(self.seconds.values()) + time.perf_counter() - began
         data = replace(data, summary={"seconds": self.seconds, **(data.summary or {})})
         folder = save(data, self.out, "assay demo")
@@ -184,10 +186,12 @@ def curation_report(store: Store, snapshot: str = "latest") -> ReportData:
 
 def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
     """Teacher, student before and student after, with the share of the gap that was recovered."""
-    frame = evaluation.students(results.evaluations["RL"], results.evaluations["base"], [student], ["exam"])
+    teacher, before = results.evaluations["RL"], results.evaluations["base"]
+    shown = evaluation.students(teacher, before, [student], results.items, ["exam"])
+    frame = shown["distillation"]
     summary: dict[str, Any] = {
         row["model"].replace(" ", "_"): {"value": row["accuracy"], "low": row["low"], "high": row["high"]}
         for row in frame.iter_rows(named=True)}  # fmt: skip
-    names = ("gain", "gain_low", "gain_high", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
+    names = ("gain", "gain_low", "gain_high", "mdd", "gap_recovered", "gap_low", "gap_high", "gained", "lost")
     summary |= {name: frame[name][-1] for name in names}
-    return ReportData(summary={"distillation": summary}, distillation=frame)
+    return ReportData(summary={"distillation": summary}, **shown)

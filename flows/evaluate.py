@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -14,8 +14,9 @@ import polars as pl
 from assay.eval import benchmarks, comparison, curves, distillation, thinking_budget
 from assay.eval.benchmarks import Items
 from assay.eval.evaluation import Evaluation, evaluate
+from assay.eval.intervals import caution
 from assay.eval.recipe import EvaluateRecipe, TrainingSet
-from assay.eval.report import ReportData
+from assay.eval.report import ReportData, gained
 from assay.flows.console import Console
 from assay.flows.models import EnginePool, verifier_of
 from assay.flows.results import save
@@ -25,7 +26,7 @@ from assay.pipelines.prompts import render
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
-__all__ = ["Results", "evaluate_model", "run_evaluation", "students"]
+__all__ = ["Results", "evaluate_model", "gains", "run_evaluation", "students"]
 
 READ_ITEMS, READ_SAMPLES = 40, 2  # in the report: of how many items, and how many of each model
 
@@ -77,7 +78,9 @@ class Results:
         best = curves.headline(drawn)
         unpinned = [f'{i.exam.name}: no commit of the Hub is pinned; set revision = "{i.revision or "a commit"}" to '
                     "read the same again" for i in self.items if not i.exam.pinned()]  # fmt: skip
-        notes = [*unpinned, *self.missing(found), *curves.partial(drawn)]
+        budgets = pl.concat(self.budgets) if self.budgets else None
+        compared_ones = {name for pair in found.values() for name in pair.difference["benchmark"]}
+        notes = [*unpinned, *self.missing(found), *few(drawn, budgets, compared_ones), *curves.partial(drawn)]
         summary: dict[str, Any] = {"controls": self.of("control"), "notes": notes}
         for name, model in zip(("base", "trained"), compared[:1] + compared[1:][-1:]):
             rows = best.filter(model=model).drop("model").to_dicts()
@@ -89,30 +92,21 @@ class Results:
             summary["differences_pass@1"] = changes
             if len(self.items) == 1:  # of several benchmarks, none is the change
                 summary["difference_pass@1"] = next(iter(changes.values()), None)
-        budgets = pl.concat(self.budgets) if self.budgets else None
         summary["budgets"] = [] if budgets is None else budgets.to_dicts()
         return ReportData(
             summary={"evaluation": summary}, curves=drawn, outcomes=self._of_all(lambda e: e.outcomes()),
-            benchmarks=self._benchmarks(), budgets=budgets, samples=self._samples(), distillation=self._students(),
+            benchmarks=self._benchmarks(), budgets=budgets, samples=self._samples(), **self._students(),
             difference=pl.concat([c.difference for c in found.values()]) if found else None,
             four_way=None if trained is None else trained.four_way)  # fmt: skip
 
     def _of_all(self, part: Any) -> pl.DataFrame:
         return pl.concat([part(e) for e in self.evaluations.values()])
 
-    def changes(self) -> pl.DataFrame | None:
-        """Items that each student gained and lost, as `distillation.changes` gives them with the `student` in front."""
-        found = []
-        for name in self.of("after"):
-            items = [self.evaluations[n].items.rename({"benchmark": "task"}) for n in (*self.of("before"), name)]
-            before, after = distillation.scored(*items)
-            moved = distillation.changes(before, after).filter(pl.col("change") != "same")
-            found.append(moved.select(pl.lit(name).alias("student"), pl.all()))
-        return pl.concat(found) if found else None
-
-    def _students(self) -> pl.DataFrame | None:
+    def _students(self) -> dict[str, Any]:
         of = {role: [self.evaluations[name] for name in self.of(role)] for role in ("teacher", "before", "after")}
-        return students(of["teacher"][0], of["before"][0], of["after"], self.tasks) if of["after"] else None
+        if not of["after"]:
+            return {}
+        return students(of["teacher"][0], of["before"][0], of["after"], self.items, self.tasks)
 
     def _benchmarks(self) -> pl.DataFrame:
         frame = pl.DataFrame([{"benchmark": i.exam.name, "items": i.frame.height, "revision": i.revision,
@@ -136,24 +130,47 @@ class Results:
             tags="benchmark")  # fmt: skip
 
 
-def students(teacher: Evaluation, before: Evaluation, after: list[Evaluation], trained: Any = ()) -> pl.DataFrame:
-    """Teacher, student before and every student after by benchmark, with what each gained over `before`.
+def students(teacher: Evaluation, before: Evaluation, after: list[Evaluation], items: list[Items],
+             trained: Collection[str] = ()) -> dict[str, Any]:  # fmt: skip
+    """What a report shows of distillation.
+
+    `distillation`: teacher, student before and every student after by benchmark, with what each gained over `before`;
+    `distillation_items`: the items that each gained and lost, the greatest changes first.
 
     Args:
         trained: benchmarks of the trained task; a loss on others is forgetting.
     """
-    rates = [e.items.rename({"benchmark": "task"}) for e in (teacher, before)]
-    frames = [_accuracy(teacher, "teacher"), _accuracy(before, "student before")]
+    frames, moved = [_accuracy(teacher, "teacher"), _accuracy(before, "student before")], []
+    texts = pl.concat([i.frame for i in items]).select("problem", item="id")
     for student in after:
         name = "student after" if len(after) == 1 else student.model
-        scored = distillation.scored(*rates, student.items.rename({"benchmark": "task"}))
-        if any(part.is_empty() for part in scored[1:]):
+        rates = distillation.scored(*(e.items.rename({"benchmark": "task"}) for e in (teacher, before, student)))
+        own = distillation.changes(rates[0], rates[1], rates[2]).filter(pl.col("change") != "same")
+        own = own.join(texts, on="item", how="left", maintain_order="left")
+        moved.append(own.select(pl.lit(student.model).alias("student"), pl.all()))
+        if any(part.is_empty() for part in rates[1:]):
             frames.append(_accuracy(student, name))  # nothing to set it against
             continue
-        gained = distillation.table(*scored, trained=trained).drop(
+        gained = distillation.table(*rates, trained=trained).drop(
             "teacher", "before", "after", "teacher_tokens", "before_tokens", "after_tokens")  # fmt: skip
         frames.append(_accuracy(student, name).join(gained, on="task", how="left"))
-    return pl.concat(frames, how="diagonal")
+    return {"distillation": pl.concat(frames, how="diagonal"), "distillation_items": pl.concat(moved)}
+
+
+def few(drawn: pl.DataFrame, budgets: pl.DataFrame | None, compared: Collection[str]) -> list[str]:
+    """Benchmarks with too few items to tell much: accuracies beside which no comparison says so, and sweeps."""
+    first = pl.col("k") == pl.col("k").min()
+    whole = drawn.filter(~pl.col("benchmark").is_in(list(compared)), first, metric="pass@k")
+    parts = [("", whole), *([] if budgets is None else [(", thinking budgets", budgets.filter(first))])]
+    least = [(f"{name}{what}", count) for what, frame in parts for name, count in frame.group_by(
+        "benchmark", maintain_order=True).agg(pl.col("items").max()).iter_rows()]  # fmt: skip
+    return [f"few items: {where}: {said}" for where, count in least if count and (said := caution(count))]
+
+
+def gains(distilled: pl.DataFrame | None) -> list[str]:
+    """What each student gained by benchmark, in words."""
+    rows = [] if distilled is None else distilled.to_dicts()
+    return [f"{row['task']}, {row['model']}: {said}" for row in rows if (said := gained(row))]
 
 
 def _accuracy(e: Evaluation, name: str) -> pl.DataFrame:
@@ -182,13 +199,10 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     data = results.report(ks)
     for told in comparison.told(data.difference):
         console.say("\n  ".join([f"  {told['benchmark']}: {told['model']} - {told['base']}", *told["lines"]]))
-    for note in (data.summary or {})["evaluation"]["notes"]:
-        console.say(f"  {note}")
+    for line in [*gains(data.distillation), *(data.summary or {})["evaluation"]["notes"]]:
+        console.say(f"  {line}")
     folder = recipe.store / "evaluations" / f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    save(data, folder, recipe.name)
-    if (changes := results.changes()) is not None:
-        changes.write_csv(folder / "data" / "distillation_items.csv")
-    return folder
+    return save(data, folder, recipe.name)
 
 
 def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store,

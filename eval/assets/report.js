@@ -33,6 +33,18 @@ function theme() {
   });
 }
 
+const wordsOf = (search) => search.value.toLowerCase().split(/\s+/).filter(Boolean);
+
+// Rows of a table that hold every word.
+function rows() {
+  for (const search of document.querySelectorAll("input[data-rows]"))
+    search.addEventListener("input", () => {
+      const words = wordsOf(search);
+      for (const row of document.getElementById(search.dataset.rows).tBodies[0].rows)
+        row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    });
+}
+
 function samples() {
   const search = document.getElementById("search");
   if (!search) return;
@@ -47,7 +59,7 @@ function samples() {
     select.parentElement.hidden = select.options.length < 3;
   }
   const apply = () => {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = wordsOf(search);
     let shown = 0;
     for (const row of rows) {
       const fits = selects.every(([key, select]) => !select.value || row[key].includes(select.value))
@@ -86,6 +98,7 @@ function print() {
 }
 
 theme();
+rows();
 samples();
 print();
 draw();

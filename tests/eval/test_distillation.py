@@ -63,17 +63,30 @@ def test_tokens_beside_the_rates():
 
 
 def test_changes_per_item():
-    found = changes(frame("m", 2, [0, 2, 1]), frame("m", 2, [1, 0, 1]))
-    assert found["change"].to_list() == ["gained", "lost", "same"]
-    assert found["after"].to_list() == [0.5, 0.0, 0.5]
+    found = changes(frame("m", 2, [2, 1]), frame("m", 2, [0, 2, 1]), frame("m", 2, [1, 0, 1]))
+    assert found["change"].to_list() == ["lost", "gained", "same"]  # the greatest first
+    assert found["item"].to_list() == ["1", "0", "2"]
+    assert found["after"].to_list() == [0.0, 0.5, 0.5]
+    assert found["teacher"].to_list() == [0.5, 1.0, None]
+
+
+def test_the_gain_that_these_items_would_show():
+    """Of 40 items 10 are gained and 2 lost: the gain's standard error is SD / sqrt(40)."""
+    before, after = [0] * 10 + [1] * 12 + [0] * 18, [1] * 10 + [0] * 2 + [1] * 10 + [0] * 18
+    row = table(frame("m", 1, [1] * 40), frame("m", 1, before), frame("m", 1, after)).row(0, named=True)
+    sd = np.std(np.array(after) - before, ddof=1)
+    assert row["mdd"] == pytest.approx((2.0227 + 0.8514) * sd / 40**0.5, abs=1e-4)  # t with 39 df at 0.975 and 0.8
+    assert row["gap_mdd"] == pytest.approx(row["mdd"] / (1 - 0.3))
+    same = table(frame("m", 1, [1] * 4), frame("m", 1, [0] * 4), frame("m", 1, [1] * 4)).row(0, named=True)
+    assert (same["mdd"], same["gap_mdd"]) == (None, None)
 
 
 def test_other_items_are_refused():
     with pytest.raises(ValueError, match="2 items, after 3, 2 are in both"):
-        changes(frame("m", 1, [0, 1]), frame("m", 1, [0, 1, 1]))
+        changes(frame("m", 1, [1]), frame("m", 1, [0, 1]), frame("m", 1, [0, 1, 1]))
     with pytest.raises(ValueError, match="same item twice"):
-        changes(pl.concat([frame("m", 1, [0])] * 2), frame("m", 1, [0]))
+        changes(frame("m", 1, [1]), pl.concat([frame("m", 1, [0])] * 2), frame("m", 1, [0]))
     with pytest.raises(ValueError, match="no column task"):
-        changes(frame("m", 1, [0]).drop("task"), frame("m", 1, [0]))
+        changes(frame("m", 1, [1]), frame("m", 1, [0]).drop("task"), frame("m", 1, [0]))
     with pytest.raises(ValueError, match="no item: there is nothing to compare"):
         table(frame("m", 1, [0]), frame("m", 1, [0])[:0], frame("m", 1, [0])[:0])

@@ -161,8 +161,16 @@ def realistic() -> ReportData:
                 for m, a, n in students
             ]
         ),
+        distillation_items=moved_rows(),
         samples=pl.DataFrame(sample_rows(rng)),
     )
+
+
+def moved_rows() -> pl.DataFrame:
+    rows = [("s", "chains", f"item{i}", HOSTILE if i == 1 else f"Sum {i} terms.", 1.0, 0.25, 0.5 + i / 8, "gained")
+            for i in range(3)]  # fmt: skip
+    rows.append(("s", "chains", "item9", "Count the lost sheep.", None, 0.5, 0.25, "lost"))
+    return pl.DataFrame(rows, schema=list(report.COLUMNS["distillation_items"]), orient="row")
 
 
 @pytest.fixture(scope="module")
@@ -258,14 +266,29 @@ def test_doubts_of_sampler_contamination_and_truncation() -> None:
 
 def test_what_a_student_gained_in_words() -> None:
     row = {"gain": 0.3, "gain_low": 0.2, "gain_high": 0.4, "gained": 9, "lost": 2, "p": 0.065, "forgotten": False}
+    row["items"] = 100
     gap = {"gap_recovered": 0.75, "gap_low": 0.5, "gap_high": 0.98}
     said = "+30.00 [+20.00,\u00a0+40.00] points, 9 items gained, 2 lost (p = 0.065)"
     assert report.gained(row | gap) == f"{said}; of the gap 75% [50%, 98%]"
     assert report.gained(row | gap | {"gap_low": None}).endswith("; of the gap 75% [interval unknown]")
+    seen = report.gained(row | gap | {"mdd": 0.0612, "gap_mdd": 0.153, "items": 20})
+    assert seen.startswith("+30.00 [+20.00,\u00a0+40.00] points (detectable: 6.12), 9 items")
+    assert "[50%, 98%] (detectable: 15%); 20 items: the interval is rough" in seen
     lost = {"gain": -0.1, "gain_low": -0.2, "gain_high": -0.05, "forgotten": True}
     assert report.gained(row | lost | dict.fromkeys(gap)).startswith("−10.00 [−20.00,\u00a0−5.00] points")
     assert report.gained(row | lost | dict.fromkeys(gap)).endswith("(p = 0.065); forgotten")
     assert report.gained({"model": "teacher", "gain": None}) == ""
+
+
+def test_items_gained_and_lost_are_told_apart_where_there_are_several_students() -> None:
+    rows, note = report.moved(moved_rows())
+    assert note == "3 gained, 1 lost; shown are the 4 greatest changes, of which some are chance. "
+    assert [row["of"] for row in rows] == [""] * 4
+    two = pl.concat([moved_rows(), moved_rows().with_columns(student=pl.lit("t"))])
+    assert report.moved(two)[0][7]["of"] == "chains, t"
+    many = pl.concat([moved_rows()] * 200)
+    assert (len(report.moved(many)[0]), report.moved(many)[1][:21]) == (400, "600 gained, 200 lost;")
+    assert report.moved(None) == ([], "")
 
 
 def test_samples_are_capped_and_say_so() -> None:
@@ -325,7 +348,7 @@ def test_every_figure_has_its_png_and_its_numbers(folder: Path) -> None:
     names = ["best_of_k", "budgets", "difference", "distillation", "endings", "four_way", "funnel", "headline"]
     names += ["majority", "pass_at_k", "pass_rates", "training"]
     assert sorted(path.stem for path in (folder / "plots").glob("*.png")) == names
-    tables = ["benchmarks", "outcomes", "samples"]
+    tables = ["benchmarks", "distillation_items", "outcomes", "samples"]
     assert sorted(path.stem for path in (folder / "data").glob("*.csv")) == sorted([*names, *tables])
     data = realistic()
     assert pl.read_parquet(folder / "data/pass_at_k.parquet").equals(data.curves.filter(metric="pass@k"))
@@ -474,6 +497,17 @@ def test_search_and_filters_narrow_the_samples(browser: Any, folder: Path) -> No
     assert shown() == "6 of 48 completions shown."
     Select(browser.find_element(By.ID, "filter-tag")).select_by_visible_text("terms=3")
     assert shown() == "2 of 48 completions shown."  # i = 1, 5, 9, ... of which i % 3 == 1
+
+
+@pytest.mark.browser
+def test_items_gained_and_lost_are_searched(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    show(browser, folder)
+    rows = browser.find_elements(By.CSS_SELECTOR, "#moved tbody tr")
+    assert rows[3].text.split()[-3:] == ["item9", "50%", "25%"]  # the teacher has no verdict of it
+    browser.find_element(By.CSS_SELECTOR, "[data-rows]").send_keys("SHEEP lost")
+    assert [row.is_displayed() for row in rows] == [False, False, False, True]
 
 
 @pytest.mark.browser

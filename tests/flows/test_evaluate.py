@@ -96,8 +96,9 @@ def test_who_is_compared_with_whom(results: Results) -> None:
 
 
 def test_items_that_a_student_gained_and_lost_are_listed(results: Results) -> None:
-    """As many as the table counts, and of an item that is listed the rates differ."""
-    listed, students = results.changes(), results.report([1]).distillation
+    """As many as the table counts, of an item that is listed the rates differ, and the teacher's stands beside."""
+    data = results.report([1])
+    listed, students = data.distillation_items, data.distillation
     assert listed is not None
     assert students is not None
     counted = students.filter(model="student after").select("task", "gained", "lost").rows()
@@ -106,6 +107,11 @@ def test_items_that_a_student_gained_and_lost_are_listed(results: Results) -> No
         assert [moved.count("gained"), moved.count("lost")] == counts
     assert listed.height > 0
     assert ((listed["after"] > listed["before"]) == (listed["change"] == "gained")).all()
+    texts = dict(results.items[0].frame.select("id", "problem").iter_rows())
+    row = listed.filter(task="short").row(0, named=True)
+    assert row["problem"] == texts[row["item"]]
+    flags = results.evaluations["teacher"].items.filter(item=row["item"]).select("n", "c").row(0)
+    assert row["teacher"] == flags[1] / flags[0]
 
 
 def test_a_student_is_set_against_its_teacher_and_itself(results: Results) -> None:
@@ -128,7 +134,8 @@ def test_results_are_kept_and_make_the_page_again(results: Results, tmp_path: Pa
     again = load(folder)
     assert again.difference.equals(results.report([1, 2, 4]).difference)  # type: ignore[union-attr]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for words in ("RL against base, short", "Benchmark items stand in the training set", "Random rewards", "few items"):
+    for words in ("RL against base, short", "Benchmark items stand in the training set", "Random rewards", "few items",
+                  "Items gained and lost"):  # fmt: skip
         assert words in page
     assert pl.read_parquet(folder / "data" / "benchmarks.parquet")["hash"].n_unique() == 2
 
@@ -180,9 +187,10 @@ def test_a_model_without_a_verdict_is_said_and_the_page_is_written(
         evaluations: list[Evaluation], roles: dict[str, str], notes: list[str], tmp_path: Path) -> None:
     results = by_hand(evaluations, roles)
     data = results.report([1, 2])
-    assert data.summary["evaluation"]["notes"] == notes  # type: ignore[index]
+    said = data.summary["evaluation"]["notes"]  # type: ignore[index]
+    assert [note for note in said if not note.startswith("few items")] == notes
     assert (save(data, tmp_path, "cut") / "report.html").is_file()
-    assert (results.changes() is None) == ("after" not in roles.values())
+    assert data.distillation_items is None
     if "after" in roles.values():
         assert data.distillation["model"].to_list()[0] == "teacher"  # type: ignore[index]
     if len(evaluations) == 3 and not results.of("after"):
@@ -198,6 +206,20 @@ def test_the_change_of_several_benchmarks_is_each_ones_own() -> None:
     assert "difference_pass@1" not in found  # of which?
     one = by_hand([graded("base", x=HALF), graded("RL", x=RIGHT)]).report([1, 2]).summary["evaluation"]  # type: ignore[index]
     assert one["difference_pass@1"] == one["differences_pass@1"]["x"]
+
+
+def test_few_items_are_said_of_a_model_alone_and_of_a_sweep() -> None:
+    results = by_hand([graded("m", x=HALF)])
+    rough = "12 items: the interval is rough, half widths up to 0.28"
+    assert results.report([1, 2]).summary["evaluation"]["notes"] == [f"few items: x: {rough}"]  # type: ignore[index]
+    row = {"benchmark": "x", "model": "m", "budget": 8, "k": 1, "items": 40, "estimate": 0.5, "low": 0.4, "high": 0.6,
+           "natural": 1.0, "forced": 0.0, "truncated": 0.0, "empty": 0.0}  # fmt: skip
+    results.budgets = [pl.DataFrame([row])]
+    assert results.report([1]).summary["evaluation"]["notes"][1] == (  # type: ignore[index]
+        "few items: x, thinking budgets: 40 items: half widths up to 0.15, unpaired differences below about 0.22 are "
+        "within the noise")
+    compared = by_hand([graded("base", x=HALF), graded("RL", x=RIGHT)]).report([1]).summary["evaluation"]  # type: ignore[index]
+    assert compared["notes"] == []  # the comparison says so
 
 
 def test_a_benchmark_that_the_hub_may_change_is_warned_of(tmp_path: Path) -> None:
