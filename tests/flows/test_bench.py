@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,31 @@ def test_contamination(shared: Path) -> None:
     figures = list(bench.contaminated(items, bench.rows_of(shared / "cases" / "decontamination.jsonl")))
     assert {f.what for f in figures} >= {f"contamination, {kind}" for kind in bench.KINDS}
     assert [(f.what, f.value, f.misses) for f in figures if not f.holds] == []
+
+
+@pytest.fixture(scope="module")
+def embed():
+    from assay.pipelines.curation import embed
+
+    return partial(embed, "all-minilm-l6-v2")
+
+
+def test_own_paraphrases(embed) -> None:
+    items = [str(row["problem"]) for row in bench.rows_of(bench.CASES / "benchmark.jsonl")]
+    told, clean = bench.paraphrases(items, bench.rows_of(bench.CASES / "decontamination.jsonl"), embed)
+    assert (told.of, clean.of) == (11, 20)
+    assert told.holds, told.value
+    assert clean.holds, clean.misses
+
+
+@pytest.mark.slow
+def test_paraphrases_of_math500(embed, shared: Path) -> None:
+    items = [str(row["problem"]) for row in bench.rows_of(shared / "data/benchmarks/math500.jsonl")]
+    cases = bench.rows_of(shared / "cases" / "decontamination.jsonl") + bench.rows_of(bench.CASES / "paraphrases.jsonl")
+    told, clean = bench.paraphrases(items, cases, embed)
+    assert (told.of, clean.of) == (81, 600)
+    assert told.holds, told.value
+    assert clean.holds, clean.misses
 
 
 def test_copies_planted_in_the_real_pool(pool) -> None:
