@@ -24,7 +24,7 @@ ITEMS: dict[str, Any] = {
     "correct": pl.List(pl.Boolean), "answers": pl.List(pl.String), "scores": pl.List(pl.Float64)}  # fmt: skip
 CURVES: dict[str, Any] = {
     "benchmark": pl.String, "model": pl.String, "metric": pl.String, "k": pl.Int64, "estimate": pl.Float64,
-    "low": pl.Float64, "high": pl.Float64, "items": pl.Int64, "of": pl.Int64}  # fmt: skip
+    "low": pl.Float64, "high": pl.Float64, "items": pl.Int64, "of": pl.Int64, "drawn_error": pl.Float64}  # fmt: skip
 NEARLY = 0.95  # of the items must have k scored samples: hard items lack some first, and without them pass@k flatters
 WHOLE = pl.col("items") >= NEARLY * pl.col("of")
 
@@ -47,8 +47,9 @@ def curves(items: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> 
     both right and wrong has no vote. A scored sample without an answer takes a place in the vote and never wins.
 
     Returns:
-        `benchmark, model, metric (pass@k, maj@k, best-of-k), k, estimate, low, high, items, of`: `items` of the `of`
-        that have a value at k = 1; a k that no item allows is left out.
+        `benchmark, model, metric (pass@k, maj@k, best-of-k), k, estimate, low, high, items, of, drawn_error`: `items`
+        of the `of` that have a value at k = 1; a k that no item allows is left out. `drawn_error` is the Monte-Carlo
+        standard error of the estimate, 0 where it is exact: of maj@k over more than `EXACT_UP_TO` samples it is not.
     """
     rows, ks = [], list(ks)
     for names, part in items.group_by(["benchmark", "model"], maintain_order=True):
@@ -57,7 +58,8 @@ def curves(items: pl.DataFrame, ks: Iterable[int], confidence: float = 0.95) -> 
             for k, found in ((k, values(part, k)) for k in ks):
                 if found:
                     mean = share_mean(found, confidence)
-                    rows.append((*names, metric, k, mean.estimate, mean.low, mean.high, mean.items, of))
+                    drawn = np.linalg.norm([getattr(v, "standard_error", 0.0) for v in found]) / len(found)
+                    rows.append((*names, metric, k, *mean[:3], mean.items, of, drawn))
     return pl.DataFrame(rows, schema=CURVES, orient="row").with_columns(pl.col("low", "high").fill_nan(None))
 
 
@@ -82,11 +84,14 @@ def headline(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def partial(found: pl.DataFrame) -> list[str]:
-    """What of rows of `curves` is over a part of the items only, in words."""
+    """What of rows of `curves` is over a part of the items only, or was drawn, in words."""
+    worst = found.group_by("benchmark", "model", "metric", maintain_order=True).agg(pl.col("drawn_error").max())
+    drawn = [f"{benchmark}, {model}: {metric} is drawn, not exact; Monte-Carlo standard error up to "
+             f"{100 * error:.2f} points" for benchmark, model, metric, error in worst.iter_rows() if error]  # fmt: skip
     return [f"{benchmark}, {model}: pass@{k:,} is over the {items:,} of {of:,} items that have so many scored samples, "
             "and no headline figure"
             for benchmark, model, k, items, of in found.filter(~WHOLE, metric="pass@k").select(
-                "benchmark", "model", "k", "items", "of").iter_rows()]  # fmt: skip
+                "benchmark", "model", "k", "items", "of").iter_rows()] + drawn  # fmt: skip
 
 
 class NothingInCommon(ValueError):

@@ -69,7 +69,10 @@ def clustered_mean(values: ArrayLike, clusters: Sequence[object] | None = None,
 def share_mean(values: ArrayLike, confidence: float = 0.95) -> Interval:
     """`clustered_mean` of one value in [0, 1] an item, cut to [0, 1]; Wilson's where every value is 0 or 1.
 
-    Those are single binary draws, one an item; a t interval over them claims certainty where all are alike.
+    Those are single binary draws, one an item; a t interval over them claims certainty where all are alike. pass@k at
+    k = n is such a draw, at k = n - 1 nearly one: the two intervals then agree but for terms of 1/items, Wilson's
+    leaning towards a half. Near 0 or 1 they do not: of 100 items that are all solved by nearly every k samples, t says
+    99.8% to 100% and Wilson's 96.3% to 100%. There the latter is right: items unlike all of these may be unsolved.
     """
     s = _vector(values, "values")
     if s.min() < -1e-9 or s.max() > 1 + 1e-9:

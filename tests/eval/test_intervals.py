@@ -58,6 +58,15 @@ def test_all_right_is_not_certain():
     assert share_mean([0.0] * 10).high == pytest.approx(1 - found.low)
 
 
+def test_wilson_at_k_n_goes_on_from_t_at_k_below_it_but_for_terms_of_1_over_items():
+    """30 of 100 items solved: as 0 and 1, and with 1 - 1/64 in the place of 1, as pass@63 of one right of 64 gives."""
+    exact, nearly = share_mean([1.0] * 30 + [0.0] * 70), share_mean([1 - 1 / 64] * 30 + [0.0] * 70)
+    assert exact.high - exact.low == pytest.approx(nearly.high - nearly.low, abs=0.01)
+    assert (exact.low, exact.high) == pytest.approx((nearly.low, nearly.high), abs=2 / 100)
+    surely, almost = share_mean([1.0] * 100), share_mean([1.0] * 90 + [1 - 1 / 64] * 10)
+    assert (round(surely.low, 3), round(almost.low, 3)) == (0.963, 0.998)  # what a t interval cannot know
+
+
 def test_share_interval_stays_between_0_and_1():
     found = share_mean([0.0, 0.9])
     assert (found.low, found.high) == (0.0, 1.0)

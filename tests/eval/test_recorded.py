@@ -6,6 +6,7 @@ import pytest
 
 from assay.eval.curves import compare, curves, doubling, headline, partial, reach
 from assay.eval.recorded import read
+from assay.eval.voting import majority_at_k, merge_correct
 from assay.flows.replay import Replay
 from assay.pipelines.errors import SourceError
 
@@ -262,3 +263,21 @@ def test_recorded_files_need_no_configuration():
     assert (qwen["estimate"] * 100).round(2).to_list() == [91.0, 96.0, 91.0, 92.50, 91.0, 94.0]
     monkeys = curves(read(REPLAY / "large_language_monkeys_pass_at_k.parquet"), [100])
     assert dict(zip(monkeys["model"], (monkeys["estimate"] * 100).round(2)))["Pythia 12B"] == 48.34
+
+
+def test_a_vote_that_is_drawn_says_how_well():
+    """300 samples an item: each of two items has the error of its own draws, and the mean a half of their norm."""
+    votes, flags = ["a", "b", "c"] * 100, [True, False, False] * 100
+    row = {"benchmark": "b", "model": "m", "taken": 300, "n": 300, "c": 100, "correct": flags, "answers": votes}
+    items = pl.DataFrame([row | {"item": str(i)} for i in range(2)]).with_columns(scores=None)
+    found = curves(items, [1, 8])
+    parts = [majority_at_k(merge_correct(votes, flags), flags, 8, seed=i) for i in range(2)]
+    told = found.filter(metric="maj@k", k=8).row(0, named=True)
+    assert told["estimate"] == pytest.approx(sum(parts) / 2)
+    assert told["drawn_error"] == pytest.approx(sum(p.standard_error**2 for p in parts) ** 0.5 / 2)
+    assert found.filter(metric="pass@k")["drawn_error"].to_list() == [0.0, 0.0]
+    (said,) = partial(found)
+    worst = 100 * max(found["drawn_error"].to_list())
+    assert said == f"b, m: maj@k is drawn, not exact; Monte-Carlo standard error up to {worst:.2f} points"
+    few = items.with_columns(pl.col("correct", "answers").list.head(200))
+    assert partial(curves(few, [1, 8])) == []
