@@ -138,11 +138,12 @@ def load(exam: Exam, first: int | None = None) -> Items:
     return Items(exam, pl.DataFrame(rows, schema=schema), sources.content_hash(problems), read.revision)
 
 
-def contamination(items: Collection[Items], trained: pl.Series) -> pl.DataFrame:
+def contamination(items: Collection[Items], trained: pl.Series, stages: Collection[str] | None = None) -> pl.DataFrame:
     """Which benchmark items stand in a training set, by the stages of `filters.contamination` (no embeddings).
 
     Args:
         trained: texts of the problems that were trained on.
+        stages: those that count; all when None.
 
     Returns:
         `benchmark, items, contaminated, share, example`; `example` is one training problem, null where none.
@@ -151,6 +152,7 @@ def contamination(items: Collection[Items], trained: pl.Series) -> pl.DataFrame:
 
     index = BenchmarkIndex.build({i.exam.name: i.frame["problem"].to_list() for i in items})
     hits = index.hits(trained)
+    hits = hits if stages is None else hits.filter(pl.col("stage").is_in(list(stages)))
     rows = []
     for i in items:
         own = hits.filter(pl.col("benchmark") == i.exam.name)

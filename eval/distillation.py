@@ -128,6 +128,6 @@ def _rates(frame: pl.DataFrame, name: str, k: int) -> pl.DataFrame:
         raise ValueError(f"{name}: no column {', '.join(missing)}; it has {', '.join(frame.columns)}.")
     if frame.select(KEY).is_duplicated().any():
         raise ValueError(f"{name}: a task holds the same item twice; add its samples up first.")
-    rate = np.atleast_1d(np.asarray(pass_at_k(frame["n"], frame["c"], k)))
+    rate = np.atleast_1d(np.asarray(pass_at_k(frame["n"], frame["c"], k))) + 0.0  # no -0%
     tokens = pl.col("tokens").cast(pl.Float64) if "tokens" in frame.columns else pl.lit(None, pl.Float64)
     return frame.select(*KEY, pl.Series(name, rate), tokens.alias(f"{name}_tokens"))

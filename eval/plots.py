@@ -368,13 +368,17 @@ def endings(frame: pl.DataFrame) -> Figure:
 
 
 def four_way(frame: pl.DataFrame) -> Figure:
-    """Items solved by both models, by one, or by neither, a panel a benchmark: `benchmark, cell, items`."""
-    total = pl.col("items").sum().over("benchmark")
+    """Items solved by both models, by one, or by neither: `benchmark, cell, items`, where known `model` and `base`.
+
+    A panel a benchmark and pair.
+    """
+    by = [name for name in ("benchmark", "model", "base") if name in frame.columns]
+    total = pl.col("items").sum().over(by)
     share = (pl.col("items") * 100 / pl.max_horizontal(total, pl.lit(1))).round(1)
     label = pl.format("{} ({}%)", thousands("items"), share)
     rows = frame.with_columns(pl.col("items").cast(pl.Float64).round(1)).with_columns(label=label)
     axis, panels = alt.Axis(tickMinStep=1, tickCount=5), []
-    for title, part in parts(rows, "benchmark"):
+    for title, part in parts(rows, *by):
         names = _named(part["cell"].to_list())
         room = max(*part["items"].to_list(), 1) * 1.4  # right of the longest bar, for its label
         base = alt.Chart(finite(part)).encode(

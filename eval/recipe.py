@@ -13,6 +13,7 @@ from assay.pipelines.settings import LocalPath, Section
 __all__ = ["Budgets", "EvaluateRecipe", "EvaluatedModel", "TrainingSet"]
 
 Count = Annotated[int, Field(ge=1)]
+Stage = Literal["exact", "ngram", "number_variant", "near"]
 
 
 class EvaluatedModel(Served):
@@ -34,6 +35,8 @@ class TrainingSet(Section):
     """The snapshot trained on: an id, its beginning, or latest."""
     tasks: tuple[str, ...] = ()
     """Benchmarks of the trained task; a loss on any other one is called forgetting."""
+    stages: tuple[Stage, ...] = ("exact", "ngram", "number_variant", "near")
+    """How items are looked for. Leave the last two out for problems made from templates, which are variants anyway."""
 
 
 class Budgets(Section):

@@ -117,10 +117,12 @@ class Demo:
         """Base, trained, and a student distilled from the trained one."""
         self.console.heading("4. Evaluate")
         recipe = self._load("demo_evaluate", EvaluateRecipe, base=model, trained=result.checkpoint)
-        results = evaluation.Results()
+        results = evaluation.Results(recipe)
         with Verifier() as verifier:
             for m in recipe.models:
                 evaluation.evaluate_model(recipe, m.name, pool.get(m.path), verifier, self.store, results, self.console)
+            if recipe.training_set:
+                results.look_for(recipe.training_set, evaluation.trained_on(recipe.training_set), self.console)
             problems = train.curated(self.store)
             student = distill(
                 self.store,
@@ -151,8 +153,7 @@ class Demo:
             distilled(results, student),
         ]
         data = merge(parts)
-        for line in evaluation.gains(data.distillation):
-            self.console.say(f"  {line}")
+        evaluation.tell(data, self.console)
         self.seconds["total"] = sum(self.seconds.values()) + time.perf_counter() - began
         data = replace(data, summary={"seconds": self.seconds, **(data.summary or {})})
         folder = save(data, self.out, "assay demo")
@@ -187,7 +188,7 @@ def curation_report(store: Store, snapshot: str = "latest") -> ReportData:
 def distilled(results: evaluation.Results, student: Evaluation) -> ReportData:
     """Teacher, student before and student after, with the share of the gap that was recovered."""
     teacher, before = results.evaluations["RL"], results.evaluations["base"]
-    shown = evaluation.students(teacher, before, [student], results.items, ["exam"])
+    shown = evaluation.students(teacher, before, [student], results.items, results.tasks)
     frame = shown["distillation"]
     summary: dict[str, Any] = {
         row["model"].replace(" ", "_"): {"value": row["accuracy"], "low": row["low"], "high": row["high"]}

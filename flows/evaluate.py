@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.markup import escape
 
 from assay.eval import benchmarks, comparison, curves, distillation, thinking_budget
 from assay.eval.benchmarks import Items
@@ -26,7 +27,7 @@ from assay.pipelines.prompts import render
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
-__all__ = ["Results", "evaluate_model", "gains", "run_evaluation", "students"]
+__all__ = ["Results", "evaluate_model", "run_evaluation", "students", "tell", "trained_on"]
 
 READ_ITEMS, READ_SAMPLES = 40, 2  # in the report: of how many items, and how many of each model
 
@@ -36,11 +37,17 @@ class Results:
 
     def __init__(self, recipe: EvaluateRecipe | None = None) -> None:
         self.evaluations: dict[str, Evaluation] = {}
+        self.weights: dict[str, str] = {}
         self.budgets: list[pl.DataFrame] = []
         self.items: list[Items] = []
         self.seen: pl.DataFrame | None = None
         self.tasks = recipe.training_set.tasks if recipe and recipe.training_set else ()
         self.roles = {m.name: m.role for m in recipe.models} if recipe else {}
+
+    def look_for(self, told: TrainingSet, trained: pl.Series, console: Console) -> None:
+        """Look for the benchmarks' items in the training set's texts, and say how many stand in it."""
+        self.seen = benchmarks.contamination(self.items, trained, told.stages)
+        console.say("\n".join(_seen_line(row) for row in self.seen.iter_rows(named=True)))
 
     def of(self, role: str) -> list[str]:
         """The models in a role."""
@@ -81,7 +88,7 @@ class Results:
         budgets = pl.concat(self.budgets) if self.budgets else None
         compared_ones = {name for pair in found.values() for name in pair.difference["benchmark"]}
         notes = [*unpinned, *self.missing(found), *few(drawn, budgets, compared_ones), *curves.partial(drawn)]
-        summary: dict[str, Any] = {"controls": self.of("control"), "notes": notes}
+        summary: dict[str, Any] = {"controls": self.of("control"), "notes": notes, "models": self.weights}
         for name, model in zip(("base", "trained"), compared[:1] + compared[1:][-1:]):
             rows = best.filter(model=model).drop("model").to_dicts()
             summary[name] = {row.pop("metric"): row for row in rows}
@@ -186,23 +193,27 @@ def run_evaluation(recipe: EvaluateRecipe, console: Console | None = None) -> Pa
     store = Store.open(recipe.store, create=True)
     results, each = Results(recipe), {exam.samples or recipe.samples for exam in recipe.benchmarks}
     ks = sorted({k for n in each for k in curves.doubling(n)})
-    trained = None if recipe.training_set is None else _trained(recipe.training_set)  # a wrong path, before hours
+    trained = None if recipe.training_set is None else trained_on(recipe.training_set)  # a wrong path, before hours
     own = {"stop_text": _stop_text(recipe)} if recipe.budgets.procedure == "vllm" else {}
     with EnginePool(max_model_len=recipe.max_model_len, dtype=recipe.dtype, **own) as pool, \
             verifier_of(recipe.judge) as verifier:  # fmt: skip
         for model in recipe.models:
             console.heading(f"Evaluate {model.name}")
             evaluate_model(recipe, model.name, pool.of(model), verifier, store, results, console)
-    if trained is not None:
-        results.seen = benchmarks.contamination(results.items, trained)
-        console.say("\n".join(_seen_line(row) for row in results.seen.iter_rows(named=True)))
+    if recipe.training_set is not None and trained is not None:
+        results.look_for(recipe.training_set, trained, console)
     data = results.report(ks)
-    for told in comparison.told(data.difference):
-        console.say("\n  ".join([f"  {told['benchmark']}: {told['model']} - {told['base']}", *told["lines"]]))
-    for line in [*gains(data.distillation), *(data.summary or {})["evaluation"]["notes"]]:
-        console.say(f"  {line}")
+    tell(data, console)
     folder = recipe.store / "evaluations" / f"{recipe.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     return save(data, folder, recipe.name)
+
+
+def tell(data: ReportData, console: Console) -> None:
+    """Comparisons, gains and notes on the console, whose markup would take an interval for a tag."""
+    for told in comparison.told(data.difference):
+        console.say(escape("\n  ".join([f"  {told['benchmark']}: {told['model']} - {told['base']}", *told["lines"]])))
+    for line in [*gains(data.distillation), *(((data.summary or {}).get("evaluation") or {}).get("notes") or ())]:
+        console.say(escape(f"  {line}"))
 
 
 def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: Verifier, store: Store,
@@ -210,7 +221,7 @@ def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: 
     """All benchmarks of the recipe with one model; adds to `results`."""
     if not results.items:
         results.items = [benchmarks.load(exam, recipe.items) for exam in recipe.benchmarks]
-        console.say("\n".join(f"  {items.version()}" for items in results.items))
+        console.say(escape("\n".join(f"  {items.version()}" for items in results.items)))
     asked = {id(i): recipe.budgets.tokens if i.exam.budgets is None else i.exam.budgets for i in results.items}
     if any(0 in budgets for budgets in asked.values()):
         render(engine.tokenizer, "", "direct")  # a template without a direct mode is told of before anything is sampled
@@ -231,6 +242,7 @@ def evaluate_model(recipe: EvaluateRecipe, name: str, engine: Engine, verifier: 
                 who = [pl.lit(items.exam.name).alias("benchmark"), pl.lit(name).alias("model")]
                 results.budgets.append(frame.select(*who, pl.all()))
                 bar.end(f"{_budget_line(frame)}; {thinking_budget.cost(samples)}")
+    results.weights[name] = engine.fingerprint
     results.evaluations[name] = Evaluation(name, pl.concat([part.samples for part in parts]))
     return results.evaluations[name]
 
@@ -260,11 +272,12 @@ def _stop_text(recipe: EvaluateRecipe) -> str:
     return recipe.budgets.stop_text or thinking_budget.STOPS[recipe.budgets.stop]
 
 
-def _trained(told: TrainingSet) -> pl.Series:
+def trained_on(told: TrainingSet) -> pl.Series:
     """The texts of a snapshot's problems."""
     from assay.pipelines import snapshot
 
-    file = snapshot.folder_of(Store.open(told.store), told.snapshot) / "data" / "train.parquet"
+    store = Store.open(told.store)
+    file = snapshot.folder_of(store, snapshot.find(store, told.snapshot)) / "data" / "train.parquet"
     if not file.is_file():
         raise SourceError(f"{file}: not there; the snapshot holds no problems. Name another in [training_set].")
     return pl.read_parquet(file, columns=["problem"])["problem"]

@@ -185,6 +185,9 @@ def test_training_problems_are_looked_for_in_every_benchmark(tmp_path: Path) -> 
     found = contamination([items, clean], trained)
     assert found.select("benchmark", "items", "contaminated").rows() == [("aime24", 3, 1), ("math500", 1, 0)]
     assert found["example"].to_list() == [texts[1].upper(), None]
+    variants = pl.Series([texts[0].replace("3", "5")])
+    for stages, count in ((None, 1), (["exact", "ngram"], 0), (["number_variant"], 1)):
+        assert contamination([items], variants, stages)["contaminated"].item() == count
 
 
 RECIPE = """

@@ -276,3 +276,14 @@ def test_colours_are_readable_on_their_page(page: int) -> None:
             assert contrast >= 4.5, name  # text
         elif name not in ("paper", "panel", "line", "faint"):
             assert contrast >= 3, name  # graphics
+
+
+def test_every_pair_has_a_panel_of_who_solves_what() -> None:
+    cells = ["both", "a only", "base only", "neither"]
+    one = pl.DataFrame({"benchmark": "x", "cell": cells, "items": [1.0, 2.0, 3.0, 4.0]})
+    assert len(plots.four_way(one).panels) == 1  # results of earlier versions name no pair
+    pairs = pl.concat([one.with_columns(model=pl.lit(model), base=pl.lit("base")) for model in ("a", "b")])
+    found = plots.four_way(pairs)
+    assert [spec["title"] for spec in found.specs] == ["a", "b"]
+    shown = [row["label"] for row in next(iter(found.specs[0]["datasets"].values()))]
+    assert shown == ["1 (10.0%)", "2 (20.0%)", "3 (30.0%)", "4 (40.0%)"]  # of its own ten items

@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from assay.eval.benchmarks import Exam, Items, contamination
+from assay.eval.checks import checks
 from assay.eval.comparison import told
 from assay.eval.curves import doubling
 from assay.eval.evaluation import Evaluation
-from assay.eval.recipe import EvaluateRecipe
+from assay.eval.recipe import EvaluateRecipe, TrainingSet
+from assay.eval.report import ReportData
 from assay.flows import evaluate as flow
 from assay.flows.console import Console
-from assay.flows.evaluate import Results, evaluate_model, run_evaluation
+from assay.flows.evaluate import Results, evaluate_model, run_evaluation, tell, trained_on
 from assay.flows.reasoner import phrase, sample_chain
-from assay.flows.results import load, save
+from assay.flows.results import load, merge, save
+from assay.pipelines import snapshot
 from assay.pipelines.engines import VllmEngine
-from assay.pipelines.errors import StoreError
+from assay.pipelines.errors import SourceError, StoreError
 from assay.pipelines.settings import load as load_recipe
+from assay.pipelines.snapshot import Snapshot
 from assay.pipelines.store import Store
 from assay.pipelines.verify import Verifier
 
@@ -231,6 +236,84 @@ def test_a_benchmark_that_the_hub_may_change_is_warned_of(tmp_path: Path) -> Non
     assert data.benchmarks["revision"].item() == commit  # type: ignore[index]
     results.items = [replace(results.items[0], exam=exam.model_copy(update={"revision": commit}))]
     assert not any("pinned" in note for note in results.report([1]).summary["evaluation"]["notes"])  # type: ignore[index]
+
+
+def of_weights(evaluations: list[Evaluation], roles: dict[str, str] | None = None, **weights: str) -> ReportData:
+    results = by_hand(evaluations, roles)
+    results.weights = {e.model: weights.get(e.model, f"{e.model}-weights") for e in evaluations}
+    return results.report([1, 2])
+
+
+def test_a_control_of_another_result_is_set_beside() -> None:
+    trained = of_weights([graded("base", x=HALF), graded("RL", x=RIGHT)])
+    control = of_weights([graded("base", x=HALF), graded("random", x=HALF)], {"random": "control"})
+    for parts in ([trained, control], [control, trained]):
+        page = merge(parts)
+        assert page.curves["model"].unique().sort().to_list() == ["RL", "base", "random"]  # type: ignore[index]
+        assert not page.curves.select("benchmark", "model", "metric", "k").is_duplicated().any()  # type: ignore[union-attr]
+        pairs = page.difference.select("model", "base").unique().sort("model").rows()  # type: ignore[union-attr]
+        assert pairs == [("RL", "base"), ("random", "base")]
+        found = page.summary["evaluation"]  # type: ignore[index]
+        assert (found["controls"], found["trained"]["pass@1"]["value"]) == (["random"], 1.0)
+        assert any("Random rewards" in check.claim for check in checks(page))
+
+
+def test_of_one_model_in_two_results_the_later_counts_and_of_two_by_one_name_both() -> None:
+    first = of_weights([graded("base", x=HALF), graded("RL", x=RIGHT)])
+    again = of_weights([graded("base", x=HALF), graded("RL", x=HALF)])
+    value = lambda page, model: page.curves.filter(model=model, metric="pass@k", k=1)["estimate"].to_list()  # noqa: E731
+    assert value(merge([first, again]), "RL") == [0.5]
+    other = of_weights([graded("base", x=HALF), graded("RL", x=HALF)], RL="0123456789")
+    page = merge([first, other])
+    assert (value(page, "RL"), value(page, "RL @01234567")) == ([1.0], [0.5])
+    assert page.difference["model"].unique().sort().to_list() == ["RL", "RL @01234567"]  # type: ignore[index]
+    assert page.four_way.filter(model="RL @01234567")["cell"].to_list()[1] == "RL @01234567 only"  # type: ignore[union-attr]
+    assert "RL @01234567: another result's RL, with other weights" in page.summary["evaluation"]["notes"]  # type: ignore[index]
+    unknown = of_weights([graded("RL", x=HALF)], RL="")
+    assert value(merge([first, unknown]), "RL @2") == [0.5]  # who knows
+
+
+def test_other_items_by_the_name_of_a_benchmark_are_refused() -> None:
+    first = of_weights([graded("m", x=HALF)])
+    for column, value, said in (("hash", "other", "12, hash hhhhhhhhhhhh, in one result and 12, hash other, in"),
+                                ("items", 5, "12, hash hhhhhhhhhhhh, in one result and 5, hash h")):  # fmt: skip
+        other = replace(first, benchmarks=first.benchmarks.with_columns(pl.lit(value).alias(column)))  # type: ignore[union-attr]
+        with pytest.raises(SourceError, match=f"benchmark 'x' has {said.replace('12, hash', '12 items, hash', 1)}"):
+            merge([first, other])
+    assert merge([first, first]).curves.equals(first.curves)  # type: ignore[union-attr]
+
+
+def test_curves_of_two_training_runs_stand_in_one_page() -> None:
+    steps = pl.DataFrame({"step": [1], "metric": ["reward"], "value": [0.5]})
+    runs = [ReportData({"training": {"run": run, "steps": 1}}, steps=steps) for run in ("dr-1", "random-2")]
+    page = merge(runs)
+    assert page.steps["metric"].to_list() == ["reward, dr-1", "reward, random-2"]  # type: ignore[index]
+    assert page.summary["evaluation"]["notes"] == [  # type: ignore[index]
+        "training: several results have it, and the figures are the last one's"]
+    assert merge(runs[:1]).steps.equals(steps)  # type: ignore[union-attr]
+    assert merge([runs[0], of_weights([graded("m", x=HALF)])]).steps.equals(steps)  # type: ignore[union-attr]
+
+
+def test_intervals_are_not_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model that solves half of the items always against one that solves all at times: they cross after k = 1."""
+    both = [graded("base", x=[False] * 3 + [True]), graded("RL", x=RIGHT * 2)]
+    rows = both[1].samples.with_columns(status=pl.when(pl.col("problem_id").is_in([f"x{i}" for i in range(6)])).then(
+        pl.lit("wrong")).otherwise("status"))  # fmt: skip
+    tell(by_hand([both[0], Evaluation("RL", rows)]).report([1, 4]), Console())
+    assert "the curves cross after k = 1 [before 1, 2]" in capsys.readouterr().out
+
+
+def test_a_training_set_is_found_by_latest_and_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    store, none = Store.open(tmp_path / "s", create=True), pl.DataFrame(schema={"reasons": pl.String})
+    for day, name in enumerate(("20260101-a", "20260102-b"), 1):
+        made = Snapshot(name, None, "h", {"name": "r"}, [], none, datetime(2026, 1, day))
+        snapshot.record(store, made)
+        (snapshot.folder_of(store, name) / "data").mkdir(parents=True)
+        pl.DataFrame({"problem": [name]}).write_parquet(snapshot.folder_of(store, name) / "data/train.parquet")
+    for asked, name in (("latest", "20260102-b"), ("20260101", "20260101-a")):
+        assert trained_on(TrainingSet(store=tmp_path / "s", snapshot=asked)).to_list() == [name]
+    with pytest.raises(StoreError, match="no snapshot starts with 'x'"):
+        trained_on(TrainingSet(store=tmp_path / "s", snapshot="x"))
 
 
 def test_a_wrong_training_set_is_told_before_anything_is_loaded(
