@@ -5,7 +5,7 @@ and `c` correct; lists of one entry a sample, each null where unknown: `correct`
 (equal ones are one class, null: none) and `scores`. Samples without a verdict are in no estimate.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -13,11 +13,12 @@ import numpy as np
 import polars as pl
 
 from assay.eval.comparison import Correctness, compare_pass_at_k, four_way
-from assay.eval.intervals import share_mean
+from assay.eval.intervals import caution, share_mean
 from assay.eval.pass_at_k import pass_at_k
 from assay.eval.voting import best_of_k, majority_at_k, merge_correct
 
-__all__ = ["ITEMS", "Comparison", "NothingInCommon", "compare", "curves", "doubling", "headline", "partial", "reach"]
+__all__ = ["ITEMS", "Comparison", "NothingInCommon", "compare", "curves", "doubling", "few", "headline", "partial",
+           "reach"]  # fmt: skip
 
 ITEMS: dict[str, Any] = {
     "benchmark": pl.String, "model": pl.String, "item": pl.String, "taken": pl.Int64, "n": pl.Int64, "c": pl.Int64,
@@ -92,6 +93,18 @@ def partial(found: pl.DataFrame) -> list[str]:
             "and no headline figure"
             for benchmark, model, k, items, of in found.filter(~WHOLE, metric="pass@k").select(
                 "benchmark", "model", "k", "items", "of").iter_rows()] + drawn  # fmt: skip
+
+
+def few(found: pl.DataFrame, compared: Collection[str] = (), what: str = "") -> list[str]:
+    """Benchmarks with a figure over too few items to tell much, but those `compared`: there the comparison says so.
+
+    Args:
+        found: rows of `curves`, or of a sweep with `benchmark` in front.
+    """
+    rows = found.filter(pl.col("items") > 0, ~pl.col("benchmark").is_in(list(compared)))
+    least = rows.group_by("benchmark", maintain_order=True).agg(pl.col("items").min())
+    said = [(name, caution(items)) for name, items in least.iter_rows()]
+    return [f"few items: {name}{what}: {words}" for name, words in said if words]
 
 
 class NothingInCommon(ValueError):

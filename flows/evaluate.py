@@ -15,7 +15,6 @@ from rich.markup import escape
 from assay.eval import benchmarks, comparison, curves, distillation, thinking_budget
 from assay.eval.benchmarks import Items
 from assay.eval.evaluation import Evaluation, evaluate
-from assay.eval.intervals import caution
 from assay.eval.recipe import EvaluateRecipe, TrainingSet
 from assay.eval.report import ReportData, gained
 from assay.flows.console import Console
@@ -87,7 +86,9 @@ class Results:
                     "read the same again" for i in self.items if not i.exam.pinned()]  # fmt: skip
         budgets = pl.concat(self.budgets) if self.budgets else None
         compared_ones = {name for pair in found.values() for name in pair.difference["benchmark"]}
-        notes = [*unpinned, *self.missing(found), *few(drawn, budgets, compared_ones), *curves.partial(drawn)]
+        notes = [*unpinned, *self.missing(found), *curves.few(drawn, compared_ones), *curves.partial(drawn)]
+        if budgets is not None:
+            notes += curves.few(budgets, what=", thinking budgets")
         summary: dict[str, Any] = {"controls": self.of("control"), "notes": notes, "models": self.weights}
         for name, model in zip(("base", "trained"), compared[:1] + compared[1:][-1:]):
             rows = best.filter(model=model).drop("model").to_dicts()
@@ -162,16 +163,6 @@ def students(teacher: Evaluation, before: Evaluation, after: list[Evaluation], i
             "teacher", "before", "after", "teacher_tokens", "before_tokens", "after_tokens")  # fmt: skip
         frames.append(_accuracy(student, name).join(gained, on="task", how="left"))
     return {"distillation": pl.concat(frames, how="diagonal"), "distillation_items": pl.concat(moved)}
-
-
-def few(drawn: pl.DataFrame, budgets: pl.DataFrame | None, compared: Collection[str]) -> list[str]:
-    """Benchmarks with too few items to tell much: accuracies beside which no comparison says so, and sweeps."""
-    first = pl.col("k") == pl.col("k").min()
-    whole = drawn.filter(~pl.col("benchmark").is_in(list(compared)), first, metric="pass@k")
-    parts = [("", whole), *([] if budgets is None else [(", thinking budgets", budgets.filter(first))])]
-    least = [(f"{name}{what}", count) for what, frame in parts for name, count in frame.group_by(
-        "benchmark", maintain_order=True).agg(pl.col("items").max()).iter_rows()]  # fmt: skip
-    return [f"few items: {where}: {said}" for where, count in least if count and (said := caution(count))]
 
 
 def gains(distilled: pl.DataFrame | None) -> list[str]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from assay.eval import recorded
-from assay.eval.curves import Comparison, compare, curves, doubling, partial, reach
-from assay.eval.intervals import caution
+from assay.eval.curves import Comparison, compare, curves, doubling, few, partial, reach
 from assay.eval.report import ReportData
 from assay.flows.results import save
 from assay.pipelines.errors import SourceError
@@ -68,12 +67,11 @@ class Replay:
         named = WHERE if found["benchmark"].n_unique() > 1 else ["model"]
         rows = found.join(taken, on=WHERE, maintain_order="left").select(
             *named, "metric", "k", share.alias("per cent"), left_out.fill_null(pl.col("items")).alias("items"))
-        few = caution(min(found["items"].to_list()))
         said = [f"{model}: no sample has a verdict" for model in self.models if model not in found["model"]]
         if self.by_text:
             said.append(f"{self.by_text:,} items have over {DIFFERENT} wrong answers; these vote by their text")
         with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, fmt_str_lengths=60):
-            return "\n".join([str(rows), *said, *partial(found), *([f"few items: {few}"] if few else [])])
+            return "\n".join([str(rows), *said, *partial(found), *few(found)])
 
     def between(self, a: str, b: str, ks: Sequence[int]) -> Comparison:
         """`compare` of two models, named by parts of their names that no other has.
@@ -89,7 +87,8 @@ class Replay:
     def write(self, ks: Sequence[int], folder: Path, compared: Comparison | None = None) -> Path:
         """The report with its numbers; returns the folder."""
         two, found = compared._asdict() if compared else {}, self.statistics(ks)
-        return save(ReportData({"evaluation": {"notes": partial(found)}}, curves=found, **two), folder, self.name)
+        notes = [*partial(found), *few(found, compared.difference["benchmark"].unique() if compared else ())]
+        return save(ReportData({"evaluation": {"notes": notes}}, curves=found, **two), folder, self.name)
 
     def _model(self, name: str) -> str:
         fits = [model for model in self.models if name in model]

@@ -87,7 +87,7 @@ def test_unscored_samples_are_left_out_and_said(tmp_path):
     told = Replay(path).described(found)
     assert "30 of 31" in told
     assert "31 of 31" not in told
-    assert told.endswith("few items: 1 item: no interval can be given")
+    assert told.endswith("1 item: no interval can be given")
 
 
 def estimates(path, ks, metric):

@@ -144,7 +144,10 @@ def test_without_ks_the_file_says_how_far(tmp_path: Path) -> None:
     code, told = run(path, "--ks", "3,4", "-o", tmp_path / "out")
     assert code == 0
     assert "20 of 40" in told
-    assert "20 of 40 items" in (tmp_path / "out/summary.json").read_text()
+    written = (tmp_path / "out/summary.json").read_text()
+    assert "20 of 40 items" in written
+    assert "few items: r: 20 items: the interval is rough, half widths up to 0.22" in written
+    assert "few items: r: 20 items: the interval is rough, half widths up to 0.22" in told
     assert "r, r: pass@4 is over the 20 of 40 items that have so many scored samples" in told
     silent = [{"id": 1, "model": model, "correct": [right]} for model, right in (("a", None), ("b", 1))]
     assert "a: no sample has a verdict" in run(lines(tmp_path / "s.jsonl", silent))[1]
