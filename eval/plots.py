@@ -195,7 +195,8 @@ def _training_panel(steps: pl.DataFrame, title: str, metrics: list[str]) -> Any:
     frame = thinned(frame)
     tooltip = ["step:Q", "metric:N", *[alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "smooth")]]
     x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format=",~f", tickCount=5))
-    legend = alt.Legend(orient="bottom", symbolOpacity=1, columns=2, labelLimit=130, offset=4)
+    legend = alt.Legend(orient="bottom", symbolOpacity=1, columns=2, labelLimit=130, offset=4,
+                        labelExpr=labels(metrics, 19))  # fmt: skip
     base = alt.Chart(finite(frame)).encode(x=x, color=colour("metric", metrics, legend=legend), tooltip=tooltip)
     y = alt.Y("value:Q", title=next(unit for name, unit, _ in PANELS if name == title), scale=scale, axis=axis)
     raw = base.mark_line(strokeWidth=1, opacity=0.4).encode(y=y)

@@ -117,7 +117,7 @@ def _renamed(part: ReportData, named: dict[str, str]) -> ReportData:
             new = [pl.col(c).replace(only if c == "cell" else named) for c in ("model", "base", "cell") if c in frame]
             frames[name] = frame.with_columns(new)
     evaluation = dict(_of(part, "evaluation"))
-    told = [f"{new}: another result's {old}, with other weights" for old, new in named.items()]
+    told = [f"{new}: another result's {old}, of other or unknown weights" for old, new in named.items()]
     evaluation["notes"] = [*told, *(evaluation.get("notes") or ())]
     evaluation["controls"] = [named.get(model, model) for model in evaluation.get("controls") or ()]
     return replace(part, summary={**(part.summary or {}), "evaluation": evaluation}, **frames)

@@ -287,3 +287,12 @@ def test_every_pair_has_a_panel_of_who_solves_what() -> None:
     assert [spec["title"] for spec in found.specs] == ["a", "b"]
     shown = [row["label"] for row in next(iter(found.specs[0]["datasets"].values()))]
     assert shown == ["1 (10.0%)", "2 (20.0%)", "3 (30.0%)", "4 (40.0%)"]  # of its own ten items
+
+
+def test_metrics_of_two_runs_are_told_apart_in_a_legend() -> None:
+    names = [f"reward, chains-dr-grpo-2026113{i}-234806" for i in (0, 1)]
+    steps = pl.DataFrame({"step": [1, 1], "metric": names, "value": [0.5, 0.6]})
+    legend = plots.training(steps).specs[0]["layer"][0]["encoding"]["color"]["legend"]
+    shown = json.loads(legend["labelExpr"].partition(")")[0].removeprefix("("))
+    assert len({shown[name] for name in names}) == 2
+    assert all(len(shown[name]) <= 19 for name in names)
