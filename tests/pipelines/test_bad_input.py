@@ -20,7 +20,6 @@ ROWS = 10_000
 RECIPE = """
 name = "fuzz"
 store = "{store}"
-max_scored = 3
 [[sources]]
 name = "pool"
 path = "{name}.jsonl"
@@ -34,10 +33,16 @@ path = "bench.jsonl"
 problem = "q"
 [model]
 path = "coin"
+[shortcut]
+samples = 2
+[difficulty]
+samples = 2
 [selection]
 diversity = "words"
 balance = "domain and bucket"
 """
+LADDER = ("parse", "format", "answer", "duplicates", "contamination", "shortcut", "difficulty", "suspect_gold",
+          "selection")  # fmt: skip
 STRANGE = [
     None, True, 7, -1.5, 1e308, [], {}, [None], [[None, [None]]], {"q": {"q": None}}, "", " ", "\x00", "\x1b[31m", "7",
     "\ud800", "a\udfffb", "\u202e123", "\ufeff", "\u0000\u0001\u0002", "NaN", "null", "1" * 5_000, "𝟙𝟚" * 50, "é" * 300,
@@ -47,15 +52,16 @@ STRANGE = [
 
 
 class Coin:
-    """Right in every second sample that thinks."""
+    """Right in about every second sample that thinks, by the sample's seed: whatever else is asked for."""
 
     name, fingerprint, max_model_len, tokenizer = "coin", "coin-1", 100_000, Tokenizer()
     busy_seconds, sampled_tokens = 1.0, 1
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Completion]:
-        for place, request in enumerate(requests):
+        for request in requests:
             prompt = "".join(map(chr, request.prompt_ids))
-            gold = "0" if prompt.endswith("<direct>") or place % 2 else prompt.partition("number ")[2].partition(".")[0]
+            wrong = prompt.endswith("<direct>") or request.seed % 2
+            gold = "0" if wrong else prompt.partition("number ")[2].partition(".")[0]
             yield Completion(request.key, [1], [0.0], f"\\boxed{{{gold}}}", "stop", 0.0)
 
 
@@ -115,24 +121,31 @@ def test_every_row_is_in_the_ledger_with_its_reason(ledgers) -> None:
     parsed = store.scan("decisions").filter(pl.col("filter") == "parse").collect()
     assert funnel[0]["rows_in"] == ROWS == len(parsed)
     assert parsed["problem_id"].n_unique() == ROWS
-    rejected = store.scan("decisions").filter(~pl.col("keep")).collect()
-    assert not rejected["reason"].has_nulls()
+    decided = store.scan("decisions").collect()
+    assert not decided.select("problem_id", "filter").is_duplicated().any()
+    assert (decided["reason"].is_null() == decided["keep"]).all()
+    rejected = decided.filter(~pl.col("keep"))
+    assert dict(decided["filter"].value_counts().iter_rows()) == {
+        step["filter"]: step["rows_in"] + (hard if step["filter"] == "suspect_gold" else 0)  # which looks at those, too
+        for hard in [len(rejected.filter(pl.col("reason") == "too_hard"))]
+        for step in funnel
+    }
     assert rejected["evidence"].str.len_bytes().max() < 10_000
     fields = ("line", "problem", "answer", "options")
     assert {f"unparsable_{field}" for field in fields} <= set(rejected["reason"])
     assert {"empty", "true_false", "letter_without_options", "prose"} & set(rejected["reason"])
-    assert [step["filter"] for step in funnel][-4:] == ["shortcut", "difficulty", "suspect_gold", "selection"]
-    assert 1 <= funnel[-1]["rows_out"] <= 3
+    assert tuple(step["filter"] for step in funnel) == LADDER
+    assert ROWS // 2 < funnel[-4]["rows_in"] < ROWS  # broken ones, too, are sampled and graded
+    assert funnel[-1]["rows_out"] > 0
 
 
 def test_the_good_rows_fare_as_they_do_alone(ledgers) -> None:
     def words(name: str) -> pl.DataFrame:
-        rows = ledgers[name][0].scan("decisions").filter(
-            pl.col("filter").is_in(["format", "answer", "duplicates", "contamination"])
-        )
+        rows = ledgers[name][0].scan("decisions").filter(pl.col("filter") != "selection")  # which is of the whole pool
         return rows.select("problem_id", "filter", "keep", "reason", "evidence").sort("problem_id", "filter").collect()
 
     alone, among = words("good"), words("broken")
-    assert alone["keep"].all()
+    assert set(alone["filter"]) == set(LADDER) - {"selection"}
+    assert alone.filter(~pl.col("filter").is_in(["difficulty", "suspect_gold"]))["keep"].all()
     assert alone["problem_id"].n_unique() == ROWS // 2
     assert among.filter(pl.col("problem_id").is_in(alone["problem_id"].implode())).equals(alone)
